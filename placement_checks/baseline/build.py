@@ -299,9 +299,8 @@ def _exceptions(spread: Spread, defaults: Mapping[str, str]) -> dict[Address, di
     for (part, layer, kind), places_of in by_tower.items():
         default = {defaults[part]: ANY_NUMBER}
         first = next(iter(places_of.values()))
-        if all(places == first for places in places_of.values()):
-            if first != default:
-                exceptions[Address(part, NO_TOWER, layer, kind)] = first
+        if all(places == first for places in places_of.values()):  # none is the default
+            exceptions[Address(part, NO_TOWER, layer, kind)] = first
             continue
         # A line without a tower also applies to every tower that has no line of its own. So if
         # such a line is needed, every tower gets its own.

@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -158,6 +157,6 @@ def _diff(file: Path, text: str) -> str:
     return "".join(lines)
 
 
-def is_ci(environment: Mapping[str, str] = os.environ) -> bool:
+def is_ci() -> bool:
     """Whether the environment variable CI is set, as continuous integration services do."""
-    return environment.get("CI", "").lower() not in ("", "0", "false")
+    return os.environ.get("CI", "").lower() not in ("", "0", "false")

@@ -19,7 +19,6 @@ from placement_checks.core.baseline import (
     ANY_NUMBER,
     NO_TOWER,
     PARTS,
-    UNCOUNTED_PARTS,
     Address,
     Baseline,
     Copies,
@@ -187,8 +186,7 @@ def _ops(baseline: Baseline) -> Iterator[_Ops]:
     """Yields the numbers of ops by type; towers with equal numbers share a line."""
     alike: dict[tuple[int, tuple[tuple[str, int], ...]], list[int]] = defaultdict(list)
     for (part, tower), types in baseline.types.items():
-        if part not in UNCOUNTED_PARTS:
-            alike[PARTS.index(part), tuple(sorted(types.items()))].append(tower)
+        alike[PARTS.index(part), tuple(sorted(types.items()))].append(tower)
     for (at, numbers), towers in sorted(
         alike.items(), key=lambda entry: (entry[0][0], min(entry[1]))
     ):

@@ -59,7 +59,23 @@ def load(
     Raises:
         InputError: the program cannot be built, or the graph cannot be read.
     """
-    return _load(_imported(program), gpus, machine, expects_one_gpu=expects_one_gpu)
+    match program := _imported(program):
+        case Program() | Script():
+            return _Builds(program, machine, expects_one_gpu=expects_one_gpu).load(gpus)
+        case Target():
+            with step(f"reading {program.name}"):
+                graph = files.load(Path(program.path), program.name)
+                return _from_graph(program.name, graph, gpus, program.why_fixed)
+        case BuiltGraph():
+            name = "the graph"
+            graph = from_live_graph(program.graph, name)
+            return _from_graph(name, graph, gpus, program.why_fixed)
+        case WatchedCode():
+            if program.built is None:
+                fix = "place it after the block, outside of its indentation"
+                raise UsageError(program.name, "is still being captured", fix, is_predicate=True)
+            return program.built
+    raise AssertionError(program)
 
 
 def expect(
@@ -98,7 +114,7 @@ def load_reference(reference: Loadable, towers: CapturedProgram) -> CapturedProg
         single = load_for_one_gpu(towers)
         if single:
             return single
-    return _load(reference, 1, Machine.local(1))
+    return load(reference, 1, Machine.local(1))
 
 
 def load_for_one_gpu(program: CapturedProgram) -> CapturedProgram | Missing:
@@ -116,28 +132,6 @@ def _imported(program: Loadable) -> Loadable:
     if isinstance(program, Target) and program.kind == "function":
         return import_program(program)
     return program
-
-
-def _load(
-    program: Loadable, gpus: int, machine: Machine | None = None, *, expects_one_gpu: bool = False
-) -> CapturedProgram:
-    match program:
-        case Program() | Script():
-            return _Builds(program, machine, expects_one_gpu=expects_one_gpu).load(gpus)
-        case Target():
-            with step(f"reading {program.name}"):
-                graph = files.load(Path(program.path), program.name)
-                return _from_graph(program.name, graph, gpus, program.why_fixed)
-        case BuiltGraph():
-            name = "the graph"
-            graph = from_live_graph(program.graph, name)
-            return _from_graph(name, graph, gpus, program.why_fixed)
-        case WatchedCode():
-            if program.built is None:
-                fix = "place it after the block, outside of its indentation"
-                raise UsageError(program.name, "is still being captured", fix, is_predicate=True)
-            return program.built
-    raise AssertionError(program)
 
 
 def _from_graph(name: str, source: GraphSource, gpus: int, reason: Missing) -> CapturedProgram:

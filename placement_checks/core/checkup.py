@@ -12,19 +12,12 @@ State = Literal["ok", "limited", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check.
+    """The result of one check."""
 
-    Attributes:
-        name: the part that was checked, such as ``placer``.
-        state: whether it works.
-        found: the facts found, in a clause.
-        fix: the remedy, a clause, or ``""``.
-    """
-
-    name: str
-    state: State
-    found: str
-    fix: str = ""
+    name: str  # the part that was checked, such as `placer`
+    state: State  # whether it works
+    found: str  # the facts found, in a clause
+    fix: str = ""  # the remedy, a clause, or `""`
 
 
 @dataclass(frozen=True)

@@ -110,15 +110,10 @@ _OF_TOWERS = frozenset({_K.ROWS, _K.MODEL, _K.NOISE, _K.MIXED_LOSS})
 
 
 class Fact(NamedTuple):
-    """A fact that a finding states or may follow from.
+    """A fact that a finding states or may follow from."""
 
-    Attributes:
-        kind: what is wrong.
-        subject: the variable, op or device; ``""`` for any of them.
-    """
-
-    kind: FactKind
-    subject: str = ""
+    kind: FactKind  # what is wrong
+    subject: str = ""  # the variable, op or device; `""` for any of them
 
     @property
     def is_general(self) -> bool:

@@ -445,6 +445,11 @@ def producer_of(source: str) -> str:
     return source.removeprefix("^").partition(":")[0]
 
 
+def with_output(tensor: str) -> str:
+    """A tensor with the number of its output: ``conv:0`` for both ``conv`` and ``conv:0``."""
+    return tensor if ":" in tensor else f"{tensor}:0"
+
+
 def tensor_name(op: str, output: int) -> str:
     """The input that reads an output of an op: ``conv`` for the first output, then ``conv:1``."""
     return f"{op}:{output}" if output else op

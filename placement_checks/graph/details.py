@@ -26,7 +26,7 @@ from placement_checks.core.user_code import (
     users_frames,
 )
 from placement_checks.graph.graph_def import MAX_VALUE_BYTES, without_values
-from placement_checks.graph.inlining import FunctionOp, inlined_functions
+from placement_checks.graph.inlining import FunctionOp, function_library, inlined_functions
 from placement_checks.graph.shape_inference import infer_outputs
 from placement_checks.tf.graphs import device_scopes, function_body, original_op
 
@@ -112,7 +112,7 @@ class GraphDetails(Details):
         if function not in self._digests:
             self._digests[function] = function  # for recursive calls
             digest = hashlib.sha256()
-            signature = self._signatures.get(function)
+            signature = self._library.get(function)
             nodes = () if signature is None else signature.node_def
             # Names of arguments and nodes may contain the name of a tower.
             numbers = {node.name: str(number) for number, node in enumerate(nodes)}
@@ -138,14 +138,13 @@ class GraphDetails(Details):
         return self._digests[function]
 
     @cached_property
-    def _signatures(self) -> dict[str, Any]:
-        library = self.graph_def.library.function
-        return {function.signature.name: function for function in library}
+    def _library(self) -> Mapping[str, Any]:
+        return function_library(self.graph_def)
 
     @cached_property
     def _functions(self) -> dict[str, dict[str, Any]]:
         """The nodes of the graph and its functions, as in `FunctionOp`."""
-        functions = {name: each.node_def for name, each in self._signatures.items()}
+        functions = {name: each.node_def for name, each in self._library.items()}
         return {
             function: {node.name: node for node in nodes}
             for function, nodes in {**functions, "": self.graph_def.node}.items()
@@ -292,19 +291,12 @@ class LiveGraph(LiveDetails):
 
 @dataclass(eq=False)
 class _Stack:
-    """The stack of one or more ops.
+    """The stack of one or more ops."""
 
-    Attributes:
-        stack: TensorFlow's stack.
-        here: the directory for relative paths.
-        frames: the user's frames in the stack.
-        next: the stack of the lookup that last followed a lookup of this stack.
-    """
-
-    stack: Any
-    here: str
-    frames: Sequence[Frame]
-    next: _Stack | None = None
+    stack: Any  # TensorFlow's stack
+    here: str  # the directory for relative paths
+    frames: Sequence[Frame]  # the user's frames in the stack
+    next: _Stack | None = None  # the stack of the lookup that last followed a lookup of this stack
 
 
 class _FrameCache:

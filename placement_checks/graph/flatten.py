@@ -162,10 +162,7 @@ class _Flattening:
         self._shorten()
         flat = type(self._graph_def)()
         flat.versions.CopyFrom(self._graph_def.versions)
-        remaining = reachable_functions(self._nodes, self._graph_def.library.function)
-        flat.library.function.extend(
-            each for each in self._graph_def.library.function if each.signature.name in remaining
-        )
+        flat.library.function.extend(reachable_functions(self._nodes, self._library).values())
         flat.node.extend(topological_order(self._nodes))
         stands_for = {
             source: rename_input(self._resolve(source), self._short) for source in self._stands_for

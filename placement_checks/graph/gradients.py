@@ -20,7 +20,7 @@ from placement_checks.core.placement import UNKNOWN_TENSOR, GradientCall, produc
 from placement_checks.core.program import AppliedGradient, Gradient, Step
 from placement_checks.tf.keras import optimizer_variables
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import all_patched, patched
+from placement_checks.tf.patching import afterwards, all_patched, patched
 from placement_checks.tf.process_state import close_graph, open_graph_count
 
 _APPLY = (
@@ -303,19 +303,12 @@ def _as_tensor(weight: Any) -> Any:
 
 
 class OptimizerCall(NamedTuple):
-    """One gradient that an optimizer received.
+    """One gradient that an optimizer received."""
 
-    Attributes:
-        gradient: a tensor, `tf.IndexedSlices`, or a strategy's value for several replicas.
-        variable: the TensorFlow or Keras variable; None if the gradient is only declared.
-        name: the name of the variable's op; ``""`` for a variable of eager code.
-        optimizer: the class name of the optimizer; ``""`` if the gradient is only declared.
-    """
-
-    gradient: Any
-    variable: Any
-    name: str
-    optimizer: str
+    gradient: Any  # a tensor, `tf.IndexedSlices`, or a strategy's value for several replicas
+    variable: Any  # the TensorFlow or Keras variable; None if the gradient is only declared
+    name: str  # the name of the variable's op; `""` for a variable of eager code
+    optimizer: str  # the class name of the optimizer; `""` if the gradient is only declared
 
 
 @contextlib.contextmanager
@@ -450,15 +443,11 @@ def record_graphs() -> Iterator[list[tf.Graph]]:
     created: list[tf.Graph] = []
     open_before = open_graph_count()
 
-    def recording(make: Callable[..., None]) -> Callable[..., None]:
-        def init(self: tf.Graph, *args: Any, **kwargs: Any) -> None:
-            make(self, *args, **kwargs)
-            if is_top_level(self):
-                created.append(self)
+    def note(graph: tf.Graph, *_: Any) -> None:
+        if is_top_level(graph):
+            created.append(graph)
 
-        return init
-
-    with patched(Patch.NEW_GRAPH, recording):
+    with patched(Patch.NEW_GRAPH, afterwards(note)):
         try:
             yield created
         finally:

@@ -8,7 +8,7 @@ of an op: ``op`` is the first, and ``op:1`` the second.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -84,14 +84,15 @@ def called_functions(node: Any) -> Iterator[str]:
             yield function.name
 
 
-def reachable_functions(nodes: Iterable[Any], library: Iterable[Any]) -> Set[str]:
-    """The names of all functions that nodes call or receive, directly or indirectly."""
-    bodies = {each.signature.name: each.node_def for each in library}
+def reachable_functions(nodes: Iterable[Any], library: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The functions of a library that nodes call or receive, directly or indirectly."""
 
     def called(nodes: Iterable[Any]) -> Iterator[str]:
-        return (name for node in nodes for name in called_functions(node) if name in bodies)
+        return (name for node in nodes for name in called_functions(node) if name in library)
 
-    return set(walk(called(nodes), lambda name: called(bodies[name])))
+    start = called(nodes) if library else ()
+    found = set(walk(start, lambda name: called(library[name].node_def)))
+    return {name: function for name, function in library.items() if name in found}
 
 
 class InlinedBody(NamedTuple):

@@ -33,6 +33,7 @@ from placement_checks.core.op_types import (
 from placement_checks.core.placement import StepOps, producer_of
 from placement_checks.core.program import InitialState, Step
 from placement_checks.graph.gradients import GradientNotes, variable_op_name
+from placement_checks.graph.inlining import called_functions
 from placement_checks.graph.reading import GraphSource, strategy_of_graph
 from placement_checks.tf.distribution import replica_values
 from placement_checks.tf.graphs import function_body
@@ -174,11 +175,8 @@ def _holder(op: tf.Operation) -> tf.Operation:
 
 def _bodies(call: tf.Operation) -> Iterator[tf.Graph]:
     """The bodies of the functions that an op calls, if Python has traced them."""
-    for attribute in call.node_def.attr.values():
-        for function in [attribute.func, *attribute.list.func]:
-            body = function_body(call.graph, function.name) if function.name else None
-            if body is not None:
-                yield body
+    bodies = (function_body(call.graph, name) for name in called_functions(call.node_def) if name)
+    return filter(None, bodies)
 
 
 def select_losses(reported: Iterable[str], source: GraphSource) -> list[str]:

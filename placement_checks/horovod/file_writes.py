@@ -33,7 +33,7 @@ from placement_checks.core.ranks import (
 from placement_checks.core.user_code import calling_frames
 from placement_checks.tf.keras import around_fit
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patching import afterwards, patched
 
 _PATH_ATTRIBUTES = {
     MODEL_CHECKPOINT: "filepath",
@@ -55,14 +55,9 @@ def record_file_writes(writes: list[FileWrite]) -> Iterator[None]:
         if location := _location(path):
             writes.append(FileWrite(writer, path, location, calling_frames()))
 
-    def wrap_save(save: Callable[..., Any]) -> Callable[..., Any]:
-        def save_and_note(self: Any, *args: Any, **kwargs: Any) -> Any:
-            path = save(self, *args, **kwargs)
-            if isinstance(path, str):
-                note(SAVER, path)
-            return path
-
-        return save_and_note
+    def note_save(_saver: Any, path: Any, _options: Any) -> None:
+        if isinstance(path, str):
+            note(SAVER, path)
 
     def wrap_fit(fit: Callable[..., Any]) -> Callable[..., Any]:
         def note_and_fit(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +69,7 @@ def record_file_writes(writes: list[FileWrite]) -> Iterator[None]:
 
         return note_and_fit
 
-    with patched(Patch.SAVE_CHECKPOINT, wrap_save), around_fit(wrap_fit):
+    with patched(Patch.SAVE_CHECKPOINT, afterwards(note_save)), around_fit(wrap_fit):
         yield
 
 

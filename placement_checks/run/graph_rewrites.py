@@ -144,10 +144,8 @@ def replace_collectives(graph_def: Any, program: str) -> None:
             adds nor gathers.
     """
     _inline_gather_branches(graph_def)
-    library = graph_def.library.function
-    called = reachable_functions(graph_def.node, library) if library else ()
-    for function in library:
-        for node in function.node_def if function.signature.name in called else ():
+    for function in reachable_functions(graph_def.node, function_library(graph_def)).values():
+        for node in function.node_def:
             if node.op in COLLECTIVES:
                 raise _unsupported(program, node, "is inside a branch, loop or function")
     groups: defaultdict[tuple[object, ...], list[Any]] = defaultdict(list)

@@ -29,7 +29,7 @@ from placement_checks.core.devices import Devices, local_gpus
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.machines import Machine
 from placement_checks.core.op_types import RANDOM_SEEDED, is_gradient_update
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Placement, producer_of, with_output
 from placement_checks.core.program import (
     AppliedGradient,
     CapturedProgram,
@@ -57,15 +57,10 @@ _PROPORTIONAL = "GradientDescent"  # an optimizer that is written out, with or w
 
 @dataclass(frozen=True)
 class TimeLimit:
-    """The time limit of all runs of a program and its reference.
+    """The time limit of all runs of a program and its reference."""
 
-    Attributes:
-        seconds: how long the runs may take.
-        ends_at: when they must have ended, in seconds of `time.monotonic`.
-    """
-
-    seconds: float = math.inf
-    ends_at: float = math.inf
+    seconds: float = math.inf  # how long the runs may take
+    ends_at: float = math.inf  # when they must have ended, in seconds of `time.monotonic`
 
     @staticmethod
     def from_now(seconds: float) -> TimeLimit:
@@ -415,11 +410,7 @@ def find_gradients(
 
 def gradient_at(written: WrittenUpdate, stage: Stage) -> Gradient:
     """Return a stage of the gradient of an update that is written out."""
-    return Gradient(_with_output(stage.tensor), written.indices and _with_output(written.indices))
-
-
-def _with_output(tensor: str) -> str:
-    return tensor if ":" in tensor else f"{tensor}:0"
+    return Gradient(with_output(stage.tensor), written.indices and with_output(written.indices))
 
 
 def _is_of_one_tower(placement: Placement, gradient: Gradient, updates: Sequence[Update]) -> bool:

@@ -227,12 +227,10 @@ def with_missing_data(error: InputError, tree: SourceTree, folder: Path) -> Inpu
         else:
             reason = f"{missing} is not committed at {tree.revision}"
         link = os.path.relpath(tree.repository / missing, folder)
-        return type(error)(
-            error.object,
-            f"{error.message}; {reason}",
-            f"use it from the working tree: --link {shlex.quote(link)}",
-            details=error.details,
-            is_predicate=error.is_predicate,
+        return error.copy(
+            type(error),
+            message=f"{error.message}; {reason}",
+            fix=f"use it from the working tree: --link {shlex.quote(link)}",
         )
     return error
 

@@ -100,19 +100,7 @@ def _reported_part(evidence: Evidence) -> Evidence:
     )
     measurement, program = evidence.measurement, evidence.program
     if measurement:
-        from placement_checks.core.measurement import Measurement  # needs numpy
-
-        measurement = Measurement(
-            reference=measurement.reference,
-            devices=measurement.devices,
-            towers=measurement.towers,
-            dtypes={},
-            precisions={},
-            trials=(),
-            own_rows=measurement.own_rows,
-            saved=measurement.saved,
-            saved_bytes=measurement.saved_bytes,
-        )
+        measurement = replace(measurement, trials=(), trajectory=_NOT_SENT)
     if program:
         program = CapturedProgram(
             name=program.name,

@@ -89,6 +89,20 @@ def add_names(module: ModuleType, names: Mapping[str, Any]) -> Iterator[None]:
                 delattr(module, name)
 
 
+def afterwards(note: Callable[[Any, Any, Mapping[str, Any]], object]) -> Around:
+    """Return a factory for methods: ``note`` gets the object, result and keywords of each call."""
+
+    def around(original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            note(self, result, kwargs)
+            return result
+
+        return method
+
+    return around
+
+
 def around_builtin(replacement: Callable[..., Any]) -> Around:
     """Return a factory that replaces a builtin function by ``replacement(original, …)``.
 

@@ -23,19 +23,12 @@ from placement_checks.verification.policy import rule_named, rule_with
 
 @dataclass(frozen=True)
 class Declaration:
-    """The policy that declares a broken rule as intended.
+    """The policy that declares a broken rule as intended."""
 
-    Attributes:
-        rule: the name of the rule.
-        fields: the fields of its policy; empty if the rule cannot be declared.
-        findings: the number of findings that the policy excuses.
-        meaning: the statement about the program, or the reason for empty fields.
-    """
-
-    rule: str
-    fields: Fields
-    findings: int
-    meaning: str
+    rule: str  # the name of the rule
+    fields: Fields  # the fields of its policy; empty if the rule cannot be declared
+    findings: int  # the number of findings that the policy excuses
+    meaning: str  # the statement about the program, or the reason for empty fields
 
 
 def declarations(report: Report) -> list[Declaration]:

@@ -366,12 +366,12 @@ def _at_revision(error: PlacementError, tree: SourceTree, here: Path) -> Placeme
     def without_root(text: str) -> str:
         return text.replace(f"{tree.root}/", "").replace(str(tree.root), str(tree.repository))
 
-    return type(error)(
-        f"{without_root(error.object)} at {tree.revision}",
-        without_root(error.message),
-        without_root(error.fix),
+    return error.copy(
+        type(error),
+        object=f"{without_root(error.object)} at {tree.revision}",
+        message=without_root(error.message),
+        fix=without_root(error.fix),
         details=without_root(error.details),
-        is_predicate=error.is_predicate,
     )
 
 

@@ -124,6 +124,8 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "is_ci"), [("", False), ("0", False), ("False", False), ("true", True), ("1", True)]
 )
-def test_ci_is_detected(value: str, is_ci: bool) -> None:
-    assert files.is_ci({"CI": value}) is is_ci
-    assert not files.is_ci({})
+def test_ci_is_detected(monkeypatch: pytest.MonkeyPatch, value: str, is_ci: bool) -> None:
+    monkeypatch.setenv("CI", value)
+    assert files.is_ci() is is_ci
+    monkeypatch.delenv("CI")
+    assert not files.is_ci()

@@ -13,7 +13,7 @@ from placement_checks.analysis.towers.analysis import TowerAnalysis, analyze
 from placement_checks.core.devices import Device
 from placement_checks.core.ids import TowerIndex
 from placement_checks.core.op_types import CUTS, PARTITIONS
-from placement_checks.core.placement import Placement, producer_of
+from placement_checks.core.placement import Placement, producer_of, with_output
 
 RESOURCE = "resource"  # the dtype of handles
 _CUTS = CUTS.keys() | PARTITIONS
@@ -93,7 +93,7 @@ def copies(placement: Placement, rows: int | None = None) -> list[CopiedTensor]:
             there = None if producer is None or source[0] == "^" else producer.assigned
             if there is None or there is here:
                 continue
-            tensor = source if ":" in source else f"{source}:0"
+            tensor = with_output(source)
             if (tensor, here) not in by_tensor and (size := size_of(tensor)) != 0:
                 by_tensor[tensor, here] = CopiedTensor(tensor, there, here, size, op.name)
     return list(by_tensor.values())

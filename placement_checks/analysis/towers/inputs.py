@@ -31,7 +31,7 @@ from placement_checks.core.op_types import (
     TAKES_PART,
     TRANSPOSE,
 )
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import producer_of, with_output
 from placement_checks.step.row_sets import RowSets
 from placement_checks.step.tensor_ops import is_elementwise
 
@@ -167,7 +167,7 @@ def _uses(
         if in_forward and op.type not in SHAPE_ONLY:
             for tensor in op.inputs:
                 if not tensor.startswith("^"):
-                    consumers[tensor if ":" in tensor else f"{tensor}:0"].append(number)
+                    consumers[with_output(tensor)].append(number)
     outputs: dict[str, set[str]] = defaultdict(set)
     for tensor in consumers:
         outputs[producer_of(tensor)].add(tensor)

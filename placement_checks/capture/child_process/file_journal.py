@@ -344,15 +344,11 @@ def _tops(path: str) -> Iterator[str]:
 
     A program that deletes its own directories does not reach the highest one.
     """
-    device = os.stat(_parent(path)).st_dev
+    device = os.stat(os.path.dirname(path)).st_dev
     parents = [str(each) for each in reversed(Path(path).parents)]
     for parent in parents[1:] or parents:
         if os.stat(parent).st_dev == device and os.access(parent, os.W_OK | os.X_OK):
             yield parent
-
-
-def _parent(path: str) -> str:
-    return os.path.dirname(path)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -548,7 +544,7 @@ class _Restoration:
 
     def _holdings(self) -> Sequence[str]:
         named = [each.values[0] for each in self._entries if each.kind == "holding"]
-        named += [_parent(each.values[1]) for each in self._entries if each.kind == "file"]
+        named += [os.path.dirname(each.values[1]) for each in self._entries if each.kind == "file"]
         return list(dict.fromkeys(named))
 
 

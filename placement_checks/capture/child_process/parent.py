@@ -9,7 +9,7 @@ import pickle
 import select
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,6 +58,17 @@ def capture_program(
         raise answer
     assert isinstance(answer, CapturedProgram)
     return replace(answer, notes=[*answer.notes, *file_guard_note(restored)])
+
+
+@contextlib.contextmanager
+def name_process(name: str, ending: str = "") -> Iterator[None]:
+    """Begin the messages of errors in this block with the name of one of several processes."""
+    try:
+        yield
+    except InputError as error:
+        subject = "it " if error.is_predicate else ""
+        message = f"{name}, {subject}{error.message}{ending}"
+        raise error.copy(InputError, message=message, is_predicate=False) from None
 
 
 def expect_capture(

@@ -9,6 +9,7 @@ case for them.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from placement_checks.capture.child_process.parent import capture_program
+from placement_checks.capture.child_process.parent import capture_program, name_process
 from placement_checks.capture.child_process.workers import join_workers
 from placement_checks.capture.eager.calls import CallWatch
 from placement_checks.capture.in_process.fake_gpus import visible_gpus
@@ -104,19 +105,9 @@ def join_ranks(ranks: Sequence[CapturedProgram]) -> CapturedProgram:
 
 def _capture_rank(script: Script, rank: Rank) -> CapturedProgram:
     """Capture one rank. Errors name the rank, except for rank 0."""
-    environment = {**NO_CLUSTER, **rank.environment}
-    if not rank.number:
-        return capture_program(script, rank.size, environment)
-    try:
-        return capture_program(script, rank.size, environment)
-    except InputError as error:
-        raise InputError(
-            error.object,
-            f"as {rank.name}, {'it ' if error.is_predicate else ''}{error.message}; the other "
-            "ranks wait for it",
-            error.fix,
-            details=error.details,
-        ) from None
+    named = name_process(f"as {rank.name}", "; the other ranks wait for it")
+    with named if rank.number else contextlib.nullcontext():
+        return capture_program(script, rank.size, {**NO_CLUSTER, **rank.environment})
 
 
 def _as_worker(captured: CapturedProgram, keys: Mapping[str, int]) -> CapturedProgram:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -17,7 +17,7 @@ from placement_checks.core.cluster_spec import RecordedServer
 from placement_checks.core.errors import InputError
 from placement_checks.tf.distribution import forget_server
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patching import afterwards, patched
 
 _TRAINING_JOBS = ("worker", "chief", "master")  # their tasks take training steps
 _OTHER_JOBS = ("ps", "evaluator")
@@ -34,13 +34,6 @@ def record_servers() -> Iterator[list[RecordedServer]]:
     recorded: list[RecordedServer] = []
     created: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def wrap_init(init: Callable[..., None]) -> Callable[..., None]:
-        def init_and_note(self: Any, *args: Any, **kwargs: Any) -> None:
-            init(self, *args, **kwargs)
-            created.add(self)
-
-        return init_and_note
-
     def new(serialized: bytes) -> RecordedServer:
         definition = tf.train.ServerDef.FromString(serialized)
         cluster = tf.train.ClusterSpec(definition.cluster)
@@ -49,7 +42,7 @@ def record_servers() -> Iterator[list[RecordedServer]]:
         return server
 
     with (
-        patched(Patch.NEW_SERVER, wrap_init),
+        patched(Patch.NEW_SERVER, afterwards(lambda server, *_: created.add(server))),
         patched(Patch.C_NEW_SERVER, lambda _: new),
         patched(Patch.C_START_SERVER, lambda _: lambda _: None),
         patched(Patch.C_STOP_SERVER, lambda _: lambda _: None),

@@ -20,6 +20,7 @@ from placement_checks.capture.child_process.parent import (
     NO_VARIABLES,
     capture_program,
     expect_capture,
+    name_process,
 )
 from placement_checks.capture.eager.cluster import COORDINATOR, SERVERS, cluster_device
 from placement_checks.capture.renaming import with_renamed_ops
@@ -105,13 +106,13 @@ def _address(job: str, index: int) -> str:
 
 
 def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> CapturedProgram:
-    """Capture one worker. Errors name the worker.
+    """Capture one worker.
 
     Raises:
         InputError: the program failed, or ignored the task in TF_CONFIG.
     """
-    try:
-        environment = environment_of(server.cluster, server.job, server.task)
+    environment = environment_of(server.cluster, server.job, server.task)
+    with name_process(f"started as {server.name}"):
         worker = capture_program(script, gpus, environment)
         actual = worker.server
         if actual is None or actual.name != server.name:
@@ -122,13 +123,6 @@ def _capture_worker(script: Script, gpus: int, server: RecordedServer) -> Captur
                 "read TF_CONFIG, as tf.distribute.cluster_resolver.TFConfigClusterResolver does, "
                 "so that every worker can be captured",
             )
-    except InputError as error:
-        raise InputError(
-            error.object,
-            f"started as {server.name}, {'it ' if error.is_predicate else ''}{error.message}",
-            error.fix,
-            details=error.details,
-        ) from None
     return worker
 
 

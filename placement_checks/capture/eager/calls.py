@@ -41,7 +41,7 @@ from placement_checks.tf.keras import (
     tensorflow_variable,
 )
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patching import afterwards, patched
 from placement_checks.tf.process_state import is_eager_by_default
 from placement_checks.util.walks import walk
 
@@ -208,16 +208,11 @@ class CallWatch:
 
         return fit
 
-    def wrap_strategy(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Wrap the constructor of strategies, to record them."""
-
-        def init(strategy: Any, *args: Any, **kwargs: Any) -> None:
-            original(strategy, *args, **kwargs)
-            if not is_default_strategy(strategy):
-                check_strategy_devices(strategy)
-                self._strategies.append(strategy)
-
-        return init
+    def note_strategy(self, strategy: Any, *_: Any) -> None:
+        """Record a new strategy."""
+        if not is_default_strategy(strategy):
+            check_strategy_devices(strategy)
+            self._strategies.append(strategy)
 
     def _applies_gradients(self, graph: Any) -> bool:
         """Whether a function applies gradients to variables that a step differentiates by."""
@@ -304,7 +299,7 @@ def watch_calls(watch: CallWatch) -> Iterator[None]:
         record_uncalled() as watch.uncalled,
         patched(Patch.CALL, watch.wrap_call),
         patched(Patch.ITERATE, _without_autotune),
-        patched(Patch.NEW_STRATEGY, watch.wrap_strategy),
+        patched(Patch.NEW_STRATEGY, afterwards(watch.note_strategy)),
         around_keras_graph_training(watch.wrap_training_in_graph),
         patched(Patch.TAPE_MODE, watch.wrap_gradient),
     ):

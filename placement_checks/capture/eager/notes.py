@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Generic, TypeVar
 
 import tensorflow as tf
 
@@ -32,8 +32,10 @@ from placement_checks.tf.distribution import (
 )
 from placement_checks.tf.eager import around_op_gradients
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patching import afterwards, patched
 from placement_checks.tf.simulated_devices import simulated_scope
+
+_T = TypeVar("_T")
 
 
 class Reductions:
@@ -92,30 +94,34 @@ def record_reductions() -> Iterator[Reductions]:
         yield notes
 
 
-class _ReplicaRange(NamedTuple):
-    """Ops that a replica builds: a range of op numbers in a graph."""
-
-    start: int
-    end: int
-    replica: int
-
-
-class Replicas:
-    """The replicas that build ops, in graphs and traced functions."""
+class OpRanges(Generic[_T]):
+    """A value for each op of some ranges, in graphs and traced functions."""
 
     def __init__(self) -> None:
-        self._ranges: defaultdict[tf.Graph, list[_ReplicaRange]] = defaultdict(list)
+        # The numbers of the first op and of the op after the last one, and the value.
+        self._ranges: defaultdict[tf.Graph, list[tuple[int, int, _T]]] = defaultdict(list)
+
+    def note(self, graph: tf.Graph, start: int, value: _T) -> None:
+        """Record the value of all ops from number ``start`` on."""
+        self._ranges[graph].append((start, graph.version, value))
+
+    def in_graph(self, graph: tf.Graph) -> Mapping[str, _T]:
+        """The value of each op in one graph, by name; other ops are left out."""
+        ops = graph.get_operations() if graph in self._ranges else []
+        found: dict[str, _T] = {}
+        for start, end, value in self._ranges.get(graph, ()):
+            for op in ops[start:end]:
+                found.setdefault(op.name, value)  # inner ranges are recorded first
+        return found
+
+
+class Replicas(OpRanges[int]):
+    """The replicas that build ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
         # For each thread of a replica: its graph, its replica and the number of its next op.
         self._building: dict[int, tuple[tf.Graph, int, int]] = {}
-
-    def of_ops(self, graph: tf.Graph) -> Mapping[str, int]:
-        """The replica of each op in one graph, by name; ops outside of replicas are left out."""
-        ops = graph.get_operations() if graph in self._ranges else []
-        return {
-            op.name: replica
-            for start, end, replica in self._ranges.get(graph, ())
-            for op in ops[start:end]
-        }
 
     @contextlib.contextmanager
     def building(self, graph: tf.Graph, replica: int) -> Iterator[None]:
@@ -125,7 +131,8 @@ class Replicas:
         try:
             yield
         finally:
-            self._end_range(*self._building.pop(thread))
+            graph, replica, start = self._building.pop(thread)
+            self.note(graph, start, replica)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -135,14 +142,11 @@ class Replicas:
             yield
             return
         graph, replica, start = self._building[thread]
-        self._end_range(graph, replica, start)
+        self.note(graph, start, replica)
         try:
             yield
         finally:
             self._building[thread] = graph, replica, graph.version
-
-    def _end_range(self, graph: tf.Graph, replica: int, start: int) -> None:
-        self._ranges[graph].append(_ReplicaRange(start, graph.version, replica))
 
 
 @contextlib.contextmanager
@@ -154,13 +158,9 @@ def record_replicas() -> Iterator[Replicas]:
     """
     notes = Replicas()
 
-    def around_thread(init: Callable[..., None]) -> Callable[..., None]:
-        def recording_init(thread: Any, *args: Any, **kwargs: Any) -> None:
-            init(thread, *args, **kwargs)
-            if not tf.executing_eagerly():
-                build_of_replica(thread, notes.building)
-
-        return recording_init
+    def note_thread(thread: Any, *_: Any) -> None:
+        if not tf.executing_eagerly():
+            build_of_replica(thread, notes.building)
 
     def around_merge(merge: Callable[..., Any]) -> Callable[..., Any]:
         def merge_call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -170,7 +170,7 @@ def record_replicas() -> Iterator[Replicas]:
         return merge_call
 
     with (
-        patched(Patch.NEW_REPLICA, around_thread),
+        patched(Patch.NEW_REPLICA, afterwards(note_thread)),
         patched(Patch.REPLICA_MERGE, around_merge),
     ):
         yield notes
@@ -186,38 +186,10 @@ def _key(tensor: Any) -> tuple[tf.Graph, str]:
     return tensor.graph, tensor.name
 
 
-class _BackwardRange(NamedTuple):
-    """The backward ops of a forward op: a range of op numbers in a graph."""
-
-    start: int
-    end: int
-    forward: str
-
-
-class ForwardOps:
-    """The forward op of each backward op in traced functions."""
-
-    def __init__(self) -> None:
-        self._ranges: defaultdict[tf.Graph, list[_BackwardRange]] = defaultdict(list)
-
-    def note(self, graph: tf.Graph, start: int, forward: str) -> None:
-        """Record that all ops from number ``start`` on are backward ops of one forward op."""
-        self._ranges[graph].append(_BackwardRange(start, graph.version, forward))
-
-    def in_graph(self, graph: tf.Graph) -> Mapping[str, str]:
-        """The name of the forward op of each backward op in one graph."""
-        ops = graph.get_operations()
-        found: dict[str, str] = {}
-        for start, end, forward in self._ranges[graph]:
-            for op in ops[start:end]:
-                found.setdefault(op.name, forward)  # inner ranges are recorded first
-        return found
-
-
 @contextlib.contextmanager
-def record_forward_ops() -> Iterator[ForwardOps]:
+def record_forward_ops() -> Iterator[OpRanges[str]]:
     """Record the forward op of each backward op that a tape builds in this block."""
-    notes = ForwardOps()
+    notes = OpRanges[str]()
 
     def around(gradient: Callable[..., Any]) -> Callable[..., Any]:
         def gradient_of(
@@ -272,7 +244,7 @@ class TracingNotes:
     variables: VariableNotes = field(default_factory=VariableNotes)
     reductions: Reductions = field(default_factory=Reductions)
     replicas: Replicas = field(default_factory=Replicas)
-    forward: ForwardOps = field(default_factory=ForwardOps)
+    forward: OpRanges[str] = field(default_factory=OpRanges[str])
     strategies: list[Any] = field(default_factory=list)
 
 

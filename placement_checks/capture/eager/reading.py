@@ -38,6 +38,7 @@ from placement_checks.core.placement import (
     StepOps,
     Tensor,
     producer_of,
+    with_output,
 )
 from placement_checks.core.program import (
     AppliedGradient,
@@ -49,7 +50,7 @@ from placement_checks.core.user_code import users_line
 from placement_checks.graph.details import LiveDetails
 from placement_checks.graph.flatten import FlatBody, FlatGraph
 from placement_checks.graph.gradients import GradientNotes, RecordedCall
-from placement_checks.graph.inlining import FunctionOp, reachable_functions
+from placement_checks.graph.inlining import FunctionOp, function_library, reachable_functions
 from placement_checks.graph.reading import GraphSource
 from placement_checks.graph.train_step import select_losses
 from placement_checks.tf.distribution import replica_values
@@ -165,7 +166,7 @@ class _StepReader:
         line = users_line(stack, self._program.folder)
         where = f", at {line}" if line else ""
         nodes = self._flat.graph_def.node
-        library = self._flat.graph_def.library.function
+        library = function_library(self._flat.graph_def)
         holder = next(
             (each for each in nodes if function in reachable_functions([each], library)), None
         )
@@ -211,7 +212,7 @@ class _StepReader:
         todo: list[tuple[FlatBody, int | None]] = [(self._flat.flat.bodies[0], None)]
         for body, caller in todo:
             graph = self._flat.graphs.get(body.function)
-            own = {} if graph is None else self._notes.replicas.of_ops(graph)
+            own = {} if graph is None else self._notes.replicas.in_graph(graph)
             for name, flat in body.ops.items():
                 if (replica := own.get(name, caller)) is not None:
                     found[flat] = replica
@@ -296,7 +297,7 @@ class _StepReader:
     def _losses(self, source: GraphSource) -> list[str]:
         """The scalars that the step returns and that are losses."""
         returned = [
-            output if ":" in output else f"{output}:0"
+            with_output(output)
             for tensor, output in self._flat.results
             if tensor.dtype.is_floating and tensor.shape.rank == 0
         ]

@@ -46,15 +46,10 @@ from placement_checks.util.text import free_name
 
 
 class Result(NamedTuple):
-    """A result of a step.
+    """A result of a step."""
 
-    Attributes:
-        tensor: the tensor in the graph of the step.
-        output: the name of the same tensor in the graph that calls the step.
-    """
-
-    tensor: Any
-    output: str
+    tensor: Any  # the tensor in the graph of the step
+    output: str  # the name of the same tensor in the graph that calls the step
 
 
 class OuterGraph(NamedTuple):

@@ -15,7 +15,7 @@ import inspect
 import sys
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -25,7 +25,7 @@ from placement_checks.core.user_code import is_user_file, relative_path
 from placement_checks.tf.eager import is_traced
 from placement_checks.tf.keras import around_compile, has_trained_on_batches
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import patched
+from placement_checks.tf.patching import afterwards, patched
 from placement_checks.util.walks import walk
 
 # Attributes that code uses to take or apply gradients.
@@ -41,11 +41,11 @@ class UncalledFunctions:
         self._functions: list[weakref.ref[Any]] = []
         self._models: list[weakref.ref[Any]] = []
 
-    def note_function(self, function: Any) -> None:
+    def note_function(self, function: Any, *_: Any) -> None:
         """Record an object that `tf.function` returned."""
         self._functions.append(weakref.ref(function))
 
-    def note_model(self, model: Any) -> None:
+    def note_model(self, model: Any, *_: Any) -> None:
         """Record a compiled Keras model."""
         self._models.append(weakref.ref(model))
 
@@ -77,23 +77,9 @@ class UncalledFunctions:
 def record_uncalled() -> Iterator[UncalledFunctions]:
     """Record the functions that are decorated, and the models that are compiled, in this block."""
     notes = UncalledFunctions()
-
-    def then(note: Callable[[Any], None]) -> Callable[..., Callable[..., Any]]:
-        """Call ``note`` with the object of a method, after the method."""
-
-        def around(original: Callable[..., Any]) -> Callable[..., Any]:
-            def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-                result = original(self, *args, **kwargs)
-                note(self)
-                return result
-
-            return method
-
-        return around
-
     with (
-        patched(Patch.NEW_FUNCTION, then(notes.note_function)),
-        around_compile(then(notes.note_model)),
+        patched(Patch.NEW_FUNCTION, afterwards(notes.note_function)),
+        around_compile(afterwards(notes.note_model)),
     ):
         yield notes
 

@@ -35,7 +35,7 @@ from placement_checks.tf.eager import (
 from placement_checks.tf.graphs import current_stack, kernels_of
 from placement_checks.tf.keras import around_keras_variables, tensorflow_variable
 from placement_checks.tf.patches import Patch
-from placement_checks.tf.patching import Around, patched
+from placement_checks.tf.patching import afterwards, patched
 from placement_checks.tf.simulated_devices import requested_name
 
 _GPU_KERNELS = {"GPU", "DEFAULT"}  # device types of kernels; DEFAULT is any device but a CPU
@@ -105,31 +105,32 @@ class VariableNotes:
         """
         self._devices[handle.ref()] = device
 
-    def note(self, variable: Any) -> None:
+    def note(self, variable: Any, *_: Any) -> None:
         """Record a new variable."""
         handle = variable_handle(variable)
         if not tf.is_symbolic_tensor(handle) and (key := handle.ref()) not in self._recorded:
             device = self._devices.get(key, handle.device)
             self._recorded[key] = RecordedVariable(variable, device, current_stack())
 
-    def note_parts(self, whole: Any) -> None:
+    def note_parts(self, whole: Any, *_: Any) -> None:
         """Record that a distributed variable consists of several variables."""
         for replica, part in enumerate(replica_values(whole)):
             if recorded := self.by_handle(variable_handle(part)):
                 recorded.part_of, recorded.replica = whole, replica
 
-    def note_first_value(self, variable: Any, added: Sequence[tuple[Any, Any]]) -> None:
+    def note_first_value(self, variable: Any, _: None, options: Mapping[str, Any]) -> None:
         """Record the symbolic initial value of a variable that a function creates.
 
-        ``added`` contains each variable that the function creates, with its initial value.
+        ``options`` are the keyword arguments of its constructor. One of them contains each
+        variable that the function creates, with its initial value.
         """
-        for other, value in added:
+        for other, value in options.get(INITIALIZER_LIST_ARGUMENT) or ():
             if other is variable and (recorded := self.by_handle(variable_handle(variable))):
                 recorded.first_value = value
 
-    def note_path(self, keras: Any, variable: Any) -> None:
-        """Record the name of the Keras variable that wraps a variable."""
-        for part in replica_values(variable):
+    def note_path(self, keras: Any, *_: Any) -> None:
+        """Record the name of a Keras variable, for the variable that it wraps."""
+        for part in replica_values(tensorflow_variable(keras)):
             if recorded := self.by_handle(variable_handle(part)):
                 recorded.path = keras.path
 
@@ -155,30 +156,13 @@ def record_variables() -> Iterator[VariableNotes]:
 
         return handle
 
-    def then(note: Callable[[Any, Mapping[str, Any]], None]) -> Around:
-        """Call ``note`` after a method, with its object and its keyword arguments."""
-
-        def around(original: Callable[..., None]) -> Callable[..., None]:
-            def method(self: Any, *args: Any, **kwargs: Any) -> None:
-                original(self, *args, **kwargs)
-                note(self, kwargs)
-
-            return method
-
-        return around
-
-    def note_first_value(variable: Any, options: Mapping[str, Any]) -> None:
-        notes.note_first_value(variable, options.get(INITIALIZER_LIST_ARGUMENT) or ())
-
     with (
         patched(Patch.NEW_HANDLE, wrap_handle),
-        patched(Patch.NEW_VARIABLE, then(lambda variable, _: notes.note(variable))),
-        patched(Patch.NEW_FUNCTION_VARIABLE, then(note_first_value)),
-        patched(Patch.NEW_DISTRIBUTED, then(lambda whole, _: notes.note_parts(whole))),
-        patched(Patch.NEW_AGGREGATING, then(lambda whole, _: notes.note_parts(whole))),
-        around_keras_variables(
-            then(lambda keras, _: notes.note_path(keras, tensorflow_variable(keras)))
-        ),
+        patched(Patch.NEW_VARIABLE, afterwards(notes.note)),
+        patched(Patch.NEW_FUNCTION_VARIABLE, afterwards(notes.note_first_value)),
+        patched(Patch.NEW_DISTRIBUTED, afterwards(notes.note_parts)),
+        patched(Patch.NEW_AGGREGATING, afterwards(notes.note_parts)),
+        around_keras_variables(afterwards(notes.note_path)),
     ):
         yield notes
 

@@ -132,7 +132,7 @@ class BuildRecorder:
         name, folder = self.program.name, self.program.folder
         source = from_live_graph(graph, name, folder, self._tracing.gradients.get(graph))
         if (strategy := source.strategy) is not None:
-            replica_of = self._tracing.replicas.of_ops(graph)
+            replica_of = self._tracing.replicas.in_graph(graph)
             source = replace(source, strategy=replace(strategy, replica_of=replica_of))
         calls = replace_declared(self._tracing.applied, step.gradients or (), name)
         return CapturedProgram(

@@ -30,7 +30,7 @@ from placement_checks.capture.in_process.fake_gpus import read_variable
 from placement_checks.core.builder_result import ScalarLosses, SeparateRuns
 from placement_checks.core.errors import InputError
 from placement_checks.core.op_types import CUTS, PIPELINE_OUTPUTS, is_update
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import producer_of, with_output
 from placement_checks.core.program import Step
 from placement_checks.core.target import RowsToRead
 from placement_checks.core.user_code import users_line
@@ -454,7 +454,7 @@ def pipeline_outputs(nodes: Iterable[Any], roots: Iterable[str]) -> list[str]:
         return (each for each in producers if each in by_name and each not in pipelines)
 
     read = {
-        tensor if ":" in tensor else f"{tensor}:0"
+        with_output(tensor)
         for name in walk(filter(by_name.__contains__, map(producer_of, roots)), computed_inputs)
         for tensor in by_name[name].input
         if producer_of(tensor) in pipelines and not tensor.startswith("^")

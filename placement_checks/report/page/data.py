@@ -207,7 +207,6 @@ def program_data(report: Report, before: Placement | None = None) -> dict[str, A
         facts = [*facts, f"{difference_headline(moved)}."]
         state = "differs" if moved and state != "broken" else state
     return {
-        "schema": 1,
         "program": placement.program,
         "conditions": conditions(placement),
         "state": state,

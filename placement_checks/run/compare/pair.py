@@ -34,7 +34,6 @@ _NOT_COMPARABLE = (
     "a learning rate or weight decay is applied before the gradients of towers are combined, and "
     "not at the same place in the reference"
 )
-_RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
 
 
 @final
@@ -142,8 +141,7 @@ class ProgramPair:
             )
         with input_errors_as_reasons():
             towers, reference = (
-                FedProgram(each, random_tensors(each, _RANDOM_SECONDS))
-                for each in (self.towers, self.reference)
+                FedProgram(each, random_tensors(each)) for each in (self.towers, self.reference)
             )
         return infer_inputs(towers, reference)
 

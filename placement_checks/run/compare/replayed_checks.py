@@ -26,7 +26,7 @@ from placement_checks.analysis.variables.mixed_losses import mixed_losses
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import EPS, Measurement, RowMixing, Trial
 from placement_checks.core.mistakes import UNEXPLAINED
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import producer_of, with_output
 from placement_checks.numerics.comparing import Limits, differing_variables
 from placement_checks.numerics.diagnosis import diagnose
 from placement_checks.run.compare.row_mixing import find_row_mixing
@@ -65,7 +65,11 @@ class ReplayedChecks:
                 raise self._neither(why_not_all)
             unknown = "; which ops of its loss combine rows was not observed"
             self._sessions.own_rows = OwnRows(why_not_all + ("" if self._observed else unknown))
-        elif self._sessions.of_other_shape or self._shares_ops or self._is_additive():
+        elif (
+            self._sessions.of_other_shape
+            or mixed_losses(self._sessions.towers.program.placement).shared_ops
+            or self._is_additive()
+        ):
             return
         elif self._has_only_statistics and not self._is_nearly_equal():
             self._sessions.own_rows = self._statistics_per_tower()
@@ -95,10 +99,6 @@ class ReplayedChecks:
             f"{why}",
             PASS_BATCH,
         )
-
-    @cached_property
-    def _shares_ops(self) -> bool:
-        return bool(mixed_losses(self._sessions.towers.program.placement).shared_ops)
 
     @cached_property
     def _observed(self) -> RowMixing | None:
@@ -281,7 +281,7 @@ class ReplayedChecks:
 
     def _counts_rows(self, tensor: str) -> bool:
         """Whether a tensor is a multiple of the number of rows."""
-        name = tensor if ":" in tensor else f"{tensor}:0"
+        name = with_output(tensor)
         feeds = self._feeding.to_reference(self._batch)
         value = np.asarray(self._sessions.reference.run(name, feeds))
         return bool(np.all(value) and not np.any(value % self._feeding.inputs.reference_rows))

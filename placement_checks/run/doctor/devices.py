@@ -20,15 +20,10 @@ _LIMIT = 300.0  # seconds; the first start of CUDA may compile kernels
 
 
 class PhysicalDevice(NamedTuple):
-    """A device of this machine.
+    """A device of this machine."""
 
-    Attributes:
-        type: the type, such as ``GPU``.
-        description: the model and the compute capability of a GPU; ``""`` for other devices.
-    """
-
-    type: str
-    description: str
+    type: str  # the type, such as `GPU`
+    description: str  # the model and the compute capability of a GPU; `""` for other devices
 
 
 def physical_devices() -> Sequence[PhysicalDevice]:

@@ -21,7 +21,7 @@ import tensorflow as tf
 from placement_checks.core.errors import CannotRun, InputError
 from placement_checks.core.measurement import Arrays
 from placement_checks.core.op_types import PLACEHOLDERS
-from placement_checks.core.placement import producer_of
+from placement_checks.core.placement import producer_of, with_output
 from placement_checks.core.program import BatchFunction
 from placement_checks.core.user_code import users_code
 from placement_checks.graph.details import static_shape
@@ -272,10 +272,7 @@ def _with_inputs(
     if not names:
         return program
     replicas = [
-        {
-            argument_name(program.placement, tensor): tensor if ":" in tensor else f"{tensor}:0"
-            for tensor in tensors
-        }
+        {argument_name(program.placement, tensor): with_output(tensor) for tensor in tensors}
         for tensors in program.placement.step.inputs
     ]
     if len(replicas) > 1 and all(set(names) <= tensors.keys() for tensors in replicas):

@@ -39,6 +39,8 @@ from placement_checks.run.session import ProgramSession
 from placement_checks.util.progress import step
 from placement_checks.util.text import join_and
 
+_RANDOM_SECONDS = 60.0  # time limit of the run that fetches the values of random ops
+
 
 class RowInput(NamedTuple):
     """Tensors that are fed the same rows.
@@ -84,29 +86,17 @@ class InferredInputs:
 
 
 class FedTensor(NamedTuple):
-    """A tensor that is fed.
+    """A tensor that is fed."""
 
-    Attributes:
-        tensor: its name.
-        array: the recorded value.
-        row: the shape of a row in the graph; None for an axis of any length.
-        dtype: the name of its dtype.
-        tower: the index of the only tower that reads it, or None.
-        any_length: whether its first axis may have any length.
-        is_random: whether a random op yields it.
-        in_model: whether losses or gradients depend on it.
-        argument: the name of the argument that it stands for.
-    """
-
-    tensor: str
-    array: npt.NDArray[Any]
-    row: tuple[int | None, ...]
-    dtype: str
-    tower: TowerIndex | None
-    any_length: bool
-    is_random: bool
-    in_model: bool
-    argument: str
+    tensor: str  # its name
+    array: npt.NDArray[Any]  # the recorded value
+    row: tuple[int | None, ...]  # the shape of a row in the graph; None for an axis of any length
+    dtype: str  # the name of its dtype
+    tower: TowerIndex | None  # the index of the only tower that reads it, or None
+    any_length: bool  # whether its first axis may have any length
+    is_random: bool  # whether a random op yields it
+    in_model: bool  # whether losses or gradients depend on it
+    argument: str  # the name of the argument that it stands for
 
     @property
     def name_and_kind(self) -> tuple[Hashable, ...]:
@@ -188,12 +178,11 @@ class FedProgram:
         return ""
 
 
-def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.NDArray[Any]]:
+def random_tensors(program: RunnableProgram) -> dict[str, npt.NDArray[Any]]:
     """Return the values that random ops draw for losses and gradients, by tensor name.
 
-    The program runs once, on the recorded feeds, for ``seconds`` at most. Random ops in loops, in
-    branches that do not run and in bodies of functions are omitted, because their outputs cannot
-    be fed.
+    The program runs once, on the recorded feeds. Random ops in loops, in branches that do not run
+    and in bodies of functions are omitted, because their outputs cannot be fed.
     """
     ops = program.placement.ops
     names = [
@@ -204,7 +193,7 @@ def random_tensors(program: RunnableProgram, seconds: float) -> dict[str, npt.ND
     ]
     if not names:
         return {}
-    with ProgramSession(program, seconds) as session, step("random numbers"):
+    with ProgramSession(program, _RANDOM_SECONDS) as session, step("random numbers"):
         session.initialize({})
         values = session.fetch(names, program.built.fed)
     return {
