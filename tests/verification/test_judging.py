@@ -14,6 +14,7 @@ from placement_checks.core.missing import Missing
 from placement_checks.core.results import Report, State
 from placement_checks.core.settings import Policy, Settings
 from placement_checks.rules.base import Rule
+from placement_checks.rules.registry import in_order
 
 KEPT: Final = "kept"
 BROKEN: Final = "broken"
