@@ -194,6 +194,21 @@ def unless_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[
     return [finding for finding in findings if not matches_any(finding.object, allow)]
 
 
+def not_compared(reasons: Mapping[str, str]) -> list[str]:
+    """Return a note for each reason why variables were not compared.
+
+    Args:
+        reasons: the reason of each variable.
+    """
+    variables: dict[str, list[str]] = defaultdict(list)
+    for variable, reason in reasons.items():
+        variables[reason].append(variable)
+    return [
+        f"{listed(names)} {'was' if len(names) == 1 else 'were'} not compared: {reason}"
+        for reason, names in variables.items()
+    ]
+
+
 def first_of_each(findings: Iterable[Finding]) -> list[Finding]:
     """Return the first finding on each object."""
     by_object: dict[str, Finding] = {}

@@ -35,7 +35,7 @@ from placement_checks.core.placement import (
 )
 from placement_checks.step.batch import Batch
 from placement_checks.step.gradients import Names, with_names
-from placement_checks.step.graph import Frame, Race, TensorReader, Update, cone
+from placement_checks.step.graph import OWN_BACKWARD, Frame, Race, TensorReader, Update, cone
 from placement_checks.step.kinds import (
     ONE,
     ROWS,
@@ -402,8 +402,7 @@ class StepReader(TensorReader):
         terms, call = self.terms, self.calls[number]
         own = self.graph.own_backward(number).get(node.name)
         if own is not None:
-            text = "has a backward pass that the program defines, which is not read"
-            cause = Cause("CustomGradient", text, self.origin(own))
+            cause = Cause("CustomGradient", OWN_BACKWARD, self.origin(own))
             return terms.unknown(cause, node.shape, self.program, node.name)
         if UNKNOWN_TENSOR in (*call.objectives, *call.weights, call.sources[source]):
             cause = Cause("Grad", "is taken of tensors outside of the step", node.origin)
