@@ -274,6 +274,8 @@ def loss_summands(
         made = _lifted(terms, atom, monomial, number)
         if isinstance(made, Cause):
             part = parts.get(atom.origin) if atom.origin else None
+            if part and _has_pairs_of_rows(terms, atom.operands[0], part):
+                return made
             guess = _guessed(terms, atom, monomial, number, part)
             is_repeated = guess and any(
                 (each.lifted, each.part) == (guess.lifted, guess.part) for each in found
@@ -358,6 +360,24 @@ def _guessed(
     return Summand(gradient, lifted, part, number, joint=joint)
 
 
+def _has_pairs_of_rows(terms: Terms, form: Form, part: Part) -> bool:
+    """Whether a form is computed from a tensor that may have rows of a part on several axes.
+
+    A sum of its elements is no sum over rows: each tower lacks the pairs with other towers' rows.
+    """
+    atoms = [terms[each] for each in terms.all_atoms_in([form]) if part in terms[each].parts]
+    sizes = {terms.size(atom.origin.program, part) for atom in atoms if atom.origin} - {None}
+    for operand in {each for atom in atoms for each in atom.operands}:
+        axes = [
+            isinstance(extent, RowExtent) or extent is None or extent in sizes
+            for extent in terms.shape(operand) or ()
+        ]
+        kind = terms.status(operand, part).kind
+        if axes.count(True) > 1 and kind in (Kind.JOINT, Kind.UNKNOWN):
+            return True
+    return False
+
+
 def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> Summand | Cause:
     if not terms.parts_of(monomial):
         return Summand(gradient, terms.form({monomial: 1.0}), None, number)
@@ -368,7 +388,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
         lifted = terms.lifted(monomial, part)
         if isinstance(lifted, Cause):
             degree = degree_in_rows(terms, monomial, part)
-            if degree is None:
+            if degree is None or _has_pairs_of_rows(terms, whole, part):
                 return lifted
             joint = lifted
             share = float(part[-1].share) ** (degree - 1)

@@ -18,7 +18,13 @@ from placement_checks.core.mistakes import Diagnosis, Mistake
 from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines, require_factors
+from placement_checks.rules.base import (
+    Rule,
+    matches_any,
+    not_compared,
+    path_lines,
+    require_factors,
+)
 from placement_checks.rules.gradient_mistakes import (
     MistakeLocation,
     joint_losses,
@@ -125,12 +131,7 @@ class GradientsAveraged(Rule):
                 f"all gradients are {times} times as large as on one GPU, and the learning rate "
                 "is divided by the same factor"
             )
-        unread: dict[str, list[str]] = defaultdict(list)
-        for variable, reason in comparison.unread.items():
-            unread[reason].append(variable)
-        for reason, variables in unread.items():
-            were = "was" if len(variables) == 1 else "were"
-            notes.append(f"{listed(variables)} {were} not compared: {reason}")
+        notes += not_compared(comparison.unread)
         if comparison.compared:
             verdict = self.verdict(findings, "; ".join(notes))
         elif notes:
@@ -229,10 +230,20 @@ class _Comparison:
         if isinstance(weights, Cause):
             return self._reason(name, weights)
         if not weights.examples:
-            return []
+            return self._without_terms(name)
         if found := self._incomplete(variable, weights.examples):
             return found
         return self._compare(variable, name, weights, is_proved=is_proved)
+
+    def _without_terms(self, name: str) -> Sequence[Finding] | str:
+        """Why a gradient is unknown, if it is not equal to the gradient on one GPU.
+
+        Rates, and rows that several towers read, are the subjects of other rules.
+        """
+        difference = self._found.variables[name].difference
+        assert difference is not None
+        is_known = difference.excuse is None or difference.excuse.may_be_intended
+        return [] if is_known or difference.obligation is Obligation.ROWS else difference.text
 
     def _reason(self, name: str, cause: Cause) -> str:
         """Why weights are unknown: the difference to one GPU, unless that is another setting."""
@@ -288,7 +299,7 @@ class _Comparison:
             if not weights.is_same_batch and not all(each.is_mean for each in terms):
                 return _SUMS
             if any(each.is_guess for each in terms) and not _close(factor, self._towers):
-                return self._joint(terms)
+                return self._joint(terms) or self._reason(name, Cause("", _OTHER))
             is_compensated = is_proved or any(_close(rate * factor, 1.0) for rate in weights.rates)
             difference = self._found.variables[name].difference
             if scale == 1 and is_compensated:

@@ -166,6 +166,20 @@ def running_sums(tower: Tower) -> Value:
     return mean(apply("Cumsum", tower.errors, 0))
 
 
+def pairs(kind: str, reduce: Callable[[Value], Value] = mean) -> Loss:
+    """A mean over all pairs of a tower's rows, or a sum."""
+
+    def loss(tower: Tower) -> Value:
+        weighted = tower.x * tower.w.read()
+        errors = total(weighted, 1)
+        if kind == "products":
+            return reduce(square(apply("MatMul", weighted, tower.x, transpose_b=True)))
+        other = apply("ExpandDims", errors, 1)
+        return reduce(apply("Relu", other - (errors if kind == "differences" else tower.y)))
+
+    return loss
+
+
 def own_rows(tower: Tower) -> Value:
     """A sum that is divided by the number of the tower's rows."""
     return total(tower.errors) / to_float(rows_of(tower.x))
@@ -328,6 +342,25 @@ def of_local_copies() -> Evidence:
     return compared(of(2), of(1))
 
 
+def without_gradients(*, of_function: bool) -> Evidence:
+    """Updates take results of a Python function, or sums of gradients of other runs."""
+
+    def of(count: int) -> Program:
+        made = Program()
+        w, taken = made.variable("w", (3,)), []
+        for i in range(count):
+            with made.tower(i):
+                x = made.placeholder("x", (None, 3), None if count == 1 else i)
+                made.gradient(mean(square(total(x * w.read(), 1))), w)
+                kept_sum = made.variable(f"sum_{i}", (3,), is_trained=False)
+                computed = apply("PyFunc", mean(x, 0))
+                taken.append(computed if of_function else kept_sum.read())
+        made.train(w.descend(0.1, average(taken)))
+        return made
+
+    return compared(of(2), of(1))
+
+
 ONE_PENALTY = program(loss=penalized())
 
 CASES = {
@@ -361,6 +394,8 @@ CASES = {
     ),
     "a sum of means that combine rows": broken(same(added_up, running_sums)),
     "a mean of means that combine rows": not_checked(same(average, running_sums)),
+    "results of a Python function": not_checked(without_gradients(of_function=True)),
+    "sums of gradients of other runs": not_checked(without_gradients(of_function=False)),
     "a mean of means over the tokens of each tower": not_checked(same(average, own_tokens)),
     "a sum of means over the tokens of each tower": broken(same(added_up, own_tokens)),
     "a sum of means over all tokens": kept(same(added_up, all_tokens, is_split=True)),
@@ -489,6 +524,22 @@ CASES = {
 }
 
 test_verdicts = verdicts(GradientsAveraged, CASES)
+
+
+@pytest.mark.parametrize("kind", ["products", "differences", "differences from labels"])
+@pytest.mark.parametrize("reduce", [mean, total])
+@pytest.mark.parametrize("combine", [average, added_up])
+@pytest.mark.parametrize("rows", [None, 16])
+def test_losses_of_pairs_of_rows(
+    kind: str, reduce: Callable[[Value], Value], combine: Combine, rows: int | None
+) -> None:
+    """No tower has the pairs with rows of other towers, so that no factor is right."""
+    evidence = same(combine, pairs(kind, reduce), is_split=True, rows=[rows])
+
+    verdict = GradientsAveraged().judge(evidence)
+
+    assert verdict.state == "not-checked"
+    assert "combines rows" in verdict.reason or "a number of rows or columns" in verdict.reason
 
 
 @pytest.mark.parametrize(
