@@ -43,7 +43,7 @@ from placement_checks.rules.step_equality import (
     towers_by_part,
 )
 from placement_checks.step.comparison import TOWERS, State, StepEquality
-from placement_checks.step.explanation import Obligation
+from placement_checks.step.explanation import Excuse, Obligation
 from placement_checks.step.kinds import Cause, Origin
 from placement_checks.step.parts import OF_ANY_SIZE, Part, describe
 from placement_checks.step.terms import Assumption
@@ -238,12 +238,14 @@ class _Comparison:
     def _without_terms(self, name: str) -> Sequence[Finding] | str:
         """Why a gradient is unknown, if it is not equal to the gradient on one GPU.
 
-        Rates, and rows that several towers read, are the subjects of other rules.
+        Rates, rows that several towers read, and races are the subjects of other rules.
         """
         difference = self._found.variables[name].difference
         assert difference is not None
-        is_known = difference.excuse is None or difference.excuse.may_be_intended
-        return [] if is_known or difference.obligation is Obligation.ROWS else difference.text
+        excuse, obligation = difference.excuse, difference.obligation
+        is_race = excuse is Excuse.OTHER_STEP and obligation is Obligation.UPDATE
+        is_known = excuse is None or excuse.may_be_intended
+        return [] if is_known or is_race or obligation is Obligation.ROWS else difference.text
 
     def _reason(self, name: str, cause: Cause) -> str:
         """Why weights are unknown: the difference to one GPU, unless that is another setting."""

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.steps import Handle, Program, Value, add_n, apply, mean, square, total
+from support.steps import Handle, Program, Value, add_n, apply, concat, mean, square, total
 
 from placement_checks.analysis.variables.objectives import objectives
 
@@ -142,6 +142,26 @@ def test_the_optimizer_of_a_program_is_not_part_of_the_objective(
     update: Callable[[Program, Handle, Value], Value],
 ) -> None:
     assert objective((1.0, 1.0), update=update) == "2 mean"
+
+
+@pytest.mark.parametrize("kind", ["ResourceScatterAdd", "ResourceScatterSub"])
+@pytest.mark.parametrize(("share", "text"), [(1.0, "2 mean"), (0.5, "mean")])
+def test_the_rate_of_a_sparse_update_is_not_part_of_the_objective(
+    kind: str, share: float, text: str
+) -> None:
+    made = Program()
+    w, values, at = made.variable("w", (5, 2)), list[Value](), list[Value]()
+    for i in (0, 1):
+        with made.tower(i):
+            ids = apply("Cast", total(made.placeholder("x", (None, 3), i), 1), DstT="int32")
+            lookup = apply("GatherV2", w.read(), ids, 0)
+            rows, numbers = made.gradient_of_rows(mean(square(total(lookup, 1))), lookup)
+            values.append(rows * share)
+            at.append(numbers)
+    joined = apply("Neg", concat(values)) if kind == "ResourceScatterAdd" else concat(values)
+    made.train(apply(kind, w, concat(at), joined * 0.1))
+
+    assert objectives(made.placement())["w"] == text
 
 
 def test_a_product_of_gradients_is_not_read() -> None:
