@@ -81,9 +81,11 @@ class GradientsAveraged(Rule):
 
     If the loss of a tower combines its rows, such as the root of a mean or a mean over tokens, the
     coefficients are compared as for a mean. If they are right, the variables are not checked,
-    because the mean of such losses may differ from the loss of all rows. Variables that a part of
-    the batch does not train, or that train another function than on one GPU, are left to
-    every-tower-counts and equal-to-one-gpu.
+    because the mean of such losses may differ from the loss of all rows. If a loss has terms for
+    pairs of rows, no coefficient is right. Variables that a part of the batch does not train, or
+    that train another function than on one GPU, are left to every-tower-counts and
+    equal-to-one-gpu. Variables are not checked either if equal-to-one-gpu cannot read their
+    gradients, for example behind a `tf.custom_gradient` of the program.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
