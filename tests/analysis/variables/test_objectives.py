@@ -79,6 +79,10 @@ LOSSES: dict[str, tuple[Loss, str]] = {
         lambda x, w: average(x, w) + apply("L2Loss", w.read()) * 0.25,
         "mean + 0.25 L2Loss(variable)",
     ),
+    "a mean of several terms": (
+        lambda x, w: mean(rows(x, w) + rows(x, w) * rows(x, w) * 0.25),
+        "mean + 1/4 mean",
+    ),
     "two terms": (lambda x, w: average(x, w) + mean(rows(x, w) * rows(x, w)), "mean (2 times)"),
     "terms with different coefficients": (
         lambda x, w: average(x, w) + mean(rows(x, w) * rows(x, w)) * 0.25,
