@@ -141,7 +141,13 @@ def normalized(_: Program, w: Handle, gradient: Value) -> Value:
     return w.assign_sub(gradient / apply("Sqrt", square(gradient) + 1.0))
 
 
-@pytest.mark.parametrize("update", [momentum, rate_in_a_variable, normalized])
+def clipped(_: Program, w: Handle, gradient: Value) -> Value:
+    norm = apply("Sqrt", total(square(gradient)))
+    scale = apply("Minimum", apply("RealDiv", 1.0, norm), 1.0 / 16.0) * 16.0
+    return w.assign_sub(gradient * scale * 0.1)
+
+
+@pytest.mark.parametrize("update", [momentum, rate_in_a_variable, normalized, clipped])
 def test_the_optimizer_of_a_program_is_not_part_of_the_objective(
     update: Callable[[Program, Handle, Value], Value],
 ) -> None:
