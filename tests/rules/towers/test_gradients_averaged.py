@@ -3,13 +3,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+from hypothesis import assume, event, given, settings
+from support.drawn_steps import Recipe, build, recipes
+from support.fuzzing import examples
 from support.steps import (
     Handle,
     Program,
     Value,
     add_n,
     apply,
+    compare,
     mean,
     rows_of,
     split,
@@ -23,6 +28,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
+from placement_checks.step.explanation import Excuse
 
 
 class Tower(NamedTuple):
@@ -541,6 +547,31 @@ def test_losses_of_pairs_of_rows(
     assert verdict.state == "not-checked"
     reason = str(verdict.reason)
     assert "combines rows" in reason or "a number of rows or columns" in reason
+
+
+@given(recipes())
+@settings(max_examples=examples(12))
+def test_gradients_that_equal_to_one_gpu_cannot_read_are_not_compared(recipe: Recipe) -> None:
+    try:
+        towers, one = build(recipe, recipe.count), build(recipe, 1)
+        evidence = compared(towers, one)
+    except ValueError:  # such as a slice of no rows
+        assume(False)
+        raise
+    with np.errstate(all="ignore"):
+        found = compare(towers, one)
+    differences = {name: found.variables[name].difference for name in found.trained}
+    unread = [
+        name
+        for name, difference in differences.items()
+        if difference and difference.excuse in (Excuse.UNKNOWN, Excuse.UNFOLLOWED)
+    ]
+
+    verdict = GradientsAveraged().judge(evidence)
+
+    event(f"{verdict.state}, {'unread' if unread else 'read'}")
+    if verdict.state == "kept":
+        assert all(name in str(verdict.note) for name in unread), (verdict.note, unread)
 
 
 @pytest.mark.parametrize(
