@@ -35,6 +35,7 @@ _T = TypeVar("_T")
 _PATH_ENDS = 4  # ops at each end of a long path
 KERAS = "Keras 3"
 _MOST_NAMES = 4  # names in a message
+_SHOWN_REASONS = 3  # why variables were not compared
 
 
 @dataclass(frozen=True)
@@ -192,6 +193,24 @@ def about(subject: Op | str, evidence: EvidenceKind = "requested") -> _About:
 def unless_allowed(findings: Iterable[Finding], allow: Collection[str]) -> list[Finding]:
     """Return the findings on objects that ``allow`` does not list."""
     return [finding for finding in findings if not matches_any(finding.object, allow)]
+
+
+def not_compared(reasons: Mapping[str, str]) -> list[str]:
+    """Return notes on variables that were not compared, with the first reasons.
+
+    Args:
+        reasons: the reason of each variable.
+    """
+    variables: dict[str, list[str]] = defaultdict(list)
+    for variable, reason in reasons.items():
+        variables[reason].append(variable)
+    notes = [
+        f"{listed(names)} {'was' if len(names) == 1 else 'were'} not compared: {reason}"
+        for reason, names in variables.items()
+    ]
+    others = [name for names in list(variables.values())[_SHOWN_REASONS:] for name in names]
+    also = f"{listed(others)} {'was' if len(others) == 1 else 'were'} not compared either"
+    return [*notes[:_SHOWN_REASONS], *([also] if others else [])]
 
 
 def first_of_each(findings: Iterable[Finding]) -> list[Finding]:

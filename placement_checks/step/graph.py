@@ -46,6 +46,8 @@ from placement_checks.step.parts import Part
 from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.walks import sources_first, walk
 
+# Why the gradient of a `tf.custom_gradient` of the program is unknown.
+OWN_BACKWARD = "has a backward pass that the program defines, which is not read"
 # How many of the first inputs an optimizer's op changes; 1 for types that are not here.
 _CHANGED_INPUTS = {
     **dict.fromkeys(["Momentum", "KerasMomentum", "Adagrad", "AdagradV2", "AddSign"], 2),

@@ -332,14 +332,18 @@ class _Objectives:
             return _Unit(SUM if is_sum else op.removesuffix("Of"))
         kind, form = reader.ops[name].type, reader.value(name)
         computed = terms.summands(form)
+        powers = {
+            sum(power for each, power in factors if terms[each].op == "Rows")
+            for (_, factors), _ in computed
+        }
+        rows = powers.pop() if len(powers) == 1 else 0
         if len(computed) != 1:
-            return _Unit(kind)
-        (((_, factors), number),) = computed
-        rows = sum(power for each, power in factors if terms[each].op == "Rows")
+            return _Unit(kind, rows=rows)
+        number = abs(computed[0][1])
         if kind == MEAN:  # times the number of rows, as a multiple of the rows of the whole batch
             part = finest(terms.parts(form)) or WHOLE
             number *= float(share(part)) if rows else self._size(part)
-        return _Unit(kind, abs(number), rows)
+        return _Unit(kind, number, rows)
 
 
 def _joined(summands: Sequence[_Summand]) -> Sequence[_Summand]:

@@ -35,7 +35,7 @@ from placement_checks.core.placement import (
 )
 from placement_checks.step.batch import Batch
 from placement_checks.step.gradients import Names, with_names
-from placement_checks.step.graph import Frame, Race, TensorReader, Update, cone
+from placement_checks.step.graph import OWN_BACKWARD, Frame, Race, TensorReader, Update, cone
 from placement_checks.step.kinds import (
     ONE,
     ROWS,
@@ -397,8 +397,7 @@ class StepReader(TensorReader):
         terms, call = self.terms, self.calls[number]
         own = self.graph.own_backward(number).get(node.name)
         if own is not None:
-            text = "has a backward pass that the program defines, which is not read"
-            cause = Cause("CustomGradient", text, self.origin(own))
+            cause = Cause("CustomGradient", OWN_BACKWARD, self.origin(own))
             return terms.unknown(cause, node.shape, self.program, node.name)
         if UNKNOWN_TENSOR in (*call.objectives, *call.weights, call.sources[source]):
             cause = Cause("Grad", "is taken of tensors outside of the step", node.origin)
@@ -712,15 +711,25 @@ class StepReader(TensorReader):
         kind, data = self.ops[name].type, self.data(name)
         if kind in _DESCENTS:
             return self.value(data[1], name), self.value(data[2], name)
-        product = producer_of(data[1]) if _SUMS.get(kind) == -1.0 else ""
+        sign = {**_SUMS, **_SCATTERS}.get(kind, 0.0)
+        is_sparse = kind in _SCATTERS
+        product = producer_of(data[-1]) if sign == -1.0 or is_sparse else ""
         while product and self.ops[product].type in IDENTITIES:
             product = producer_of(self.data(product)[0])
         if not product or self.ops[product].type != "Mul":
             return None
-        one, other = (self.value(each, product) for each in self.data(product))
-        if self.terms.is_backward(one):
-            one, other = other, one
-        return (one, other) if self.terms.shape(one) == () else None
+        rate, gradient = self.data(product)
+        if self.terms.is_backward(self.value(rate, product)):
+            rate, gradient = gradient, rate
+        if self.terms.shape(self.value(rate, product)) != ():
+            return None
+        shape = self.shape_of_variable(variable)
+        taken = (
+            self._slices(gradient, data[1], shape, name)
+            if is_sparse
+            else self.value(gradient, product)
+        )
+        return self.value(rate, product), self.terms.scaled(taken, -sign)
 
     def updates_by_gradients(self, variable: str) -> list[str]:
         """The updates of a variable that take gradients, or values that depend on them.

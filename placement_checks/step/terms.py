@@ -870,7 +870,7 @@ class Terms:
         found = op_type.rows(Call(self, op, attrs, operands, statuses, shape))
         if found.kind is Kind.JOINT and found.cause is None:
             first = next((s.cause for s in statuses if s.kind is Kind.JOINT and s.cause), None)
-            has_rows = any(status.kind is Kind.ROWS for status in statuses)
+            has_rows = any(status.axis is not None for status in statuses)
             text = "combines rows" if has_rows else "is a nonlinear function of a sum over rows"
             found = found._replace(cause=first or Cause(op, text, origin))
         return found

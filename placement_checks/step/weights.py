@@ -133,16 +133,15 @@ def compare_weights(
     place = _find_gradients(terms, ours, theirs)
     if not isinstance(place, _Place):
         return place
-    factor = _ratio_of_scales(terms, place.ours, place.theirs)
-    if isinstance(factor, Cause):
-        return factor
+    unlike = _unlike_scales(terms, place.ours, place.theirs)
+    if unlike is not None:
+        return unlike
     many = loss_summands(terms, place.ours, parts)
     one = loss_summands(terms, place.theirs, parts)
     if isinstance(many, Cause):
         return many
     if isinstance(one, Cause):
         return one
-    many = [each._replace(number=each.number * factor) for each in many]
     examples = _examples(terms, many, one)
     if isinstance(examples, Cause):
         return examples
@@ -254,8 +253,8 @@ def loss_summands(
 ) -> Sequence[Summand] | Cause:
     """The summands of a sum of gradients. What is no gradient, such as weight decay, is left out.
 
-    Factors that depend on gradients, such as a clip by their norm, are left out
-    (`_ratio_of_scales`).
+    Factors that depend on gradients are left out. A clip counts as for gradients that it does not
+    clip.
     """
     gradients: list[tuple[AtomId, Monomial, float]] = []
     for monomial, number in terms.summands(form):
@@ -267,6 +266,8 @@ def loss_summands(
             continue
         scale = _scale(terms, monomial, gradient)
         rest = tuple(each for each in monomial[1] if each not in scale)
+        factor = _unclipped(terms, scale)
+        number *= 1.0 if isinstance(factor, Cause) else factor
         gradients.append((gradient, (monomial[0], rest), number))
     found: list[Summand] = []
     for gradient, monomial, number in gradients:
@@ -274,6 +275,8 @@ def loss_summands(
         made = _lifted(terms, atom, monomial, number)
         if isinstance(made, Cause):
             part = parts.get(atom.origin) if atom.origin else None
+            if part and _has_pairs_of_rows(terms, atom.operands[0], part):
+                return made
             guess = _guessed(terms, atom, monomial, number, part)
             is_repeated = guess and any(
                 (each.lifted, each.part) == (guess.lifted, guess.part) for each in found
@@ -294,11 +297,11 @@ def _scale(terms: Terms, monomial: Monomial, gradient: AtomId) -> _Scale:
     return frozenset(each for each in factors if terms[each[0]].is_backward)
 
 
-def _ratio_of_scales(terms: Terms, ours: Form, theirs: Form) -> float | Cause:
-    """How many times the factors that depend on gradients are the factors on one GPU.
+def _unlike_scales(terms: Terms, ours: Form, theirs: Form) -> Cause | None:
+    """Why the factors that depend on gradients cannot be compared with those on one GPU.
 
-    All summands must share these factors. A clip is compared for gradients that it does not clip.
-    Other factors, such as one divided by the norm, may undo a factor of the gradients.
+    All summands must share these factors. Factors that are no clips, such as one divided by the
+    norm, may undo a factor of the gradients.
     """
     found: list[_Scale] = []
     for form in (ours, theirs):
@@ -313,18 +316,23 @@ def _ratio_of_scales(terms: Terms, ours: Form, theirs: Form) -> float | Cause:
             return Cause(atom.op, text, atom.origin)
         found += scales
     if found[0] == found[1]:
-        return 1.0
-    numbers = [1.0, 1.0]
-    for side, scale in enumerate(found):
-        for key, power in scale:
-            atom = terms[key]
-            bounds = [terms.constant(each) for each in atom.operands]
-            known = [each for each in bounds if each]
-            if atom.op not in ("Minimum", "Maximum") or len(known) != 1:
-                text = "multiplies the gradients, and depends on them in another way than a clip"
-                return Cause(atom.op, text, atom.origin)
-            numbers[side] *= known[0] ** power
-    return numbers[0] / numbers[1]
+        return None
+    factors = [_unclipped(terms, each) for each in found]
+    return next((each for each in factors if isinstance(each, Cause)), None)
+
+
+def _unclipped(terms: Terms, scale: _Scale) -> float | Cause:
+    """The factor of gradients that clips do not clip; a cause if they are no clips."""
+    number = 1.0
+    for key, power in scale:
+        atom = terms[key]
+        bounds = [terms.constant(each) for each in atom.operands]
+        known = [each for each in bounds if each]
+        if atom.op not in ("Minimum", "Maximum") or len(known) != 1:
+            text = "multiplies the gradients, and depends on them in another way than a clip"
+            return Cause(atom.op, text, atom.origin)
+        number *= known[0] ** power
+    return number
 
 
 def _guessed(
@@ -358,6 +366,24 @@ def _guessed(
     return Summand(gradient, lifted, part, number, joint=joint)
 
 
+def _has_pairs_of_rows(terms: Terms, form: Form, part: Part) -> bool:
+    """Whether a form is computed from a tensor that may have rows of a part on several axes.
+
+    A sum of its elements is no sum over rows: each tower lacks the pairs with other towers' rows.
+    """
+    atoms = [terms[each] for each in terms.all_atoms_in([form]) if part in terms[each].parts]
+    sizes = {terms.size(atom.origin.program, part) for atom in atoms if atom.origin} - {None}
+    for operand in {each for atom in atoms for each in atom.operands}:
+        axes = [
+            isinstance(extent, RowExtent) or extent is None or extent in sizes
+            for extent in terms.shape(operand) or ()
+        ]
+        kind = terms.status(operand, part).kind
+        if axes.count(True) > 1 and kind in (Kind.JOINT, Kind.UNKNOWN):
+            return True
+    return False
+
+
 def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> Summand | Cause:
     if not terms.parts_of(monomial):
         return Summand(gradient, terms.form({monomial: 1.0}), None, number)
@@ -368,7 +394,7 @@ def _lifted(terms: Terms, gradient: Atom, monomial: Monomial, number: float) -> 
         lifted = terms.lifted(monomial, part)
         if isinstance(lifted, Cause):
             degree = degree_in_rows(terms, monomial, part)
-            if degree is None:
+            if degree is None or _has_pairs_of_rows(terms, whole, part):
                 return lifted
             joint = lifted
             share = float(part[-1].share) ** (degree - 1)

@@ -457,7 +457,7 @@ def build(recipe: Recipe, count: int) -> Program:
     powers = [program.variable(f"power_{i}", (), is_trained=False) for i in range(2)]
     losses, rows = [], []
     for number, (x, y, mask) in enumerate(parts):
-        with program.scope(f"tower_{number}"):
+        with program.tower(number):
             is_wrong = count > 1 and number == count - 1
             own_v = stale if is_wrong and recipe.mistake == "stale_copy_in_last" else v
             if is_wrong and recipe.mistake == "other_labels_in_last":

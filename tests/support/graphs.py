@@ -52,6 +52,9 @@ class HandWrittenDetails(Details):
     def attributes(self, op: str) -> Mapping[str, Any]:
         return self.attributes_of.get(op, {})
 
+    def custom_gradient(self, op: str) -> str:
+        return str(self.attributes(op).get("_gradient_op_type", ""))
+
     def value(self, op: str) -> tuple[Any, ...] | None:
         if op not in self.values:
             return None

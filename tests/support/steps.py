@@ -375,6 +375,7 @@ UPDATES: dict[str, tuple[int, Callable[..., Any]]] = {
     "AssignAddVariableOp": (1, lambda _, old, value: [old + value]),
     "AssignSubVariableOp": (1, lambda _, old, value: [old - value]),
     "ResourceApplyGradientDescent": (1, lambda _, old, rate, grad: [old - rate * grad]),
+    "ResourceScatterAdd": (1, lambda _, old, at, values: _scattered(old, at, -values)),
     "ResourceScatterSub": (1, lambda _, *x: _scattered(*x)),
     "ResourceSparseApplyAdagrad": (2, lambda _, *x: _adagrad(*x)),
     "ResourceApplyMomentum": (

@@ -12,7 +12,7 @@ from placement_checks.core.facts import FactKind
 from placement_checks.core.impact import Impact
 from placement_checks.core.keras_parts import CLIPPING
 from placement_checks.core.mistakes import WORDS
-from placement_checks.core.placement import Placement
+from placement_checks.core.placement import Placement, producer_of
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
     KERAS,
@@ -20,11 +20,15 @@ from placement_checks.rules.base import (
     about,
     library_limit,
     matches_any,
+    not_compared,
     path_lines,
     shorten,
 )
 from placement_checks.rules.ranks import tower_kind
 from placement_checks.rules.requirements import Need
+from placement_checks.step.graph import OWN_BACKWARD
+from placement_checks.step.kinds import Cause
+from placement_checks.step.wording import cause_in_words
 from placement_checks.util.text import plural
 
 
@@ -41,7 +45,8 @@ class AggregatedBeforeClipped(Rule):
     A gradient is clipped if its elements are bounded, or if it is multiplied by a value that
     depends on gradients, such as its norm. It may be flat, packed with others, or sparse. If
     replicas multiply their gradients by the norm of the sum, or clip the gradients of single rows
-    before they add up the rows, the rule is kept.
+    before they add up the rows, the rule is kept. Gradients that pass a `tf.custom_gradient` of
+    the program are not checked, because its backward pass may clip them.
 
     Towers that are placed by hand may clip their own gradients on purpose. This is a doubt; a
     comparison with a reference shows whether clipping makes a difference.
@@ -84,7 +89,16 @@ class AggregatedBeforeClipped(Rule):
                 findings.append(replace(_finding(placement, each), is_doubt=is_by_hand))
         if by_keras:
             findings.insert(0, _keras_finding(placement, by_keras))
-        return self.verdict(findings, plural(len(trained), "variable"))
+        found = {each.variable for each in clipped}
+        unread = dict.fromkeys(
+            [each for each in _passing_own_backward(placement) if each not in found],
+            cause_in_words(Cause("CustomGradient", OWN_BACKWARD)),
+        )
+        notes = not_compared(unread)
+        if unread and len(unread) == len(trained):
+            return self.not_checked(*notes)
+        read = plural(len(trained) - len(unread), "variable")
+        return self.verdict(findings, "; ".join([read, *notes]))
 
 
 class _ClippedGradient(NamedTuple):
@@ -121,6 +135,16 @@ def _clipped_per_tower(placement: Placement) -> Iterator[_ClippedGradient]:
         if found:
             *_, clip = min(found, key=lambda each: each[:2])
             yield _ClippedGradient(variable, clip.op, clip.kind == "scale")
+
+
+def _passing_own_backward(placement: Placement) -> Iterator[str]:
+    """Yield the trained variables whose gradients a backward pass of the program computes."""
+    changes, names = step_changes(placement), analyze(placement).flow.names
+    own = {op for call in range(len(changes.calls)) for op in changes.graph.own_backward(call)}
+    for variable, updates in gradient_flow(placement).trained.items() if own else ():
+        taken = changes.gradients_in(changes.change(names[each.op]).term for each in updates)
+        if not own.isdisjoint(map(producer_of, taken)):
+            yield variable
 
 
 def _keras_finding(placement: Placement, clipped: Sequence[_ClippedGradient]) -> Finding:

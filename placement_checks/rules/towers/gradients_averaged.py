@@ -18,7 +18,13 @@ from placement_checks.core.mistakes import Diagnosis, Mistake
 from placement_checks.core.op_types import MEAN
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, matches_any, path_lines, require_factors
+from placement_checks.rules.base import (
+    Rule,
+    matches_any,
+    not_compared,
+    path_lines,
+    require_factors,
+)
 from placement_checks.rules.gradient_mistakes import (
     MistakeLocation,
     joint_losses,
@@ -37,7 +43,7 @@ from placement_checks.rules.step_equality import (
     towers_by_part,
 )
 from placement_checks.step.comparison import TOWERS, State, StepEquality
-from placement_checks.step.explanation import Obligation
+from placement_checks.step.explanation import Excuse, Obligation
 from placement_checks.step.kinds import Cause, Origin
 from placement_checks.step.parts import OF_ANY_SIZE, Part, describe
 from placement_checks.step.terms import Assumption
@@ -75,9 +81,11 @@ class GradientsAveraged(Rule):
 
     If the loss of a tower combines its rows, such as the root of a mean or a mean over tokens, the
     coefficients are compared as for a mean. If they are right, the variables are not checked,
-    because the mean of such losses may differ from the loss of all rows. Variables that a part of
-    the batch does not train, or that train another function than on one GPU, are left to
-    every-tower-counts and equal-to-one-gpu.
+    because the mean of such losses may differ from the loss of all rows. If a loss has terms for
+    pairs of rows, no coefficient is right. Variables that a part of the batch does not train, or
+    that train another function than on one GPU, are left to every-tower-counts and
+    equal-to-one-gpu. Variables are not checked either if equal-to-one-gpu cannot read their
+    gradients, for example behind a `tf.custom_gradient` of the program.
 
     If towers have unequal numbers of rows, each mean must be multiplied by its tower's share of
     the rows. If the graph does not state the numbers, the rule assumes that they are equal, and
@@ -125,12 +133,7 @@ class GradientsAveraged(Rule):
                 f"all gradients are {times} times as large as on one GPU, and the learning rate "
                 "is divided by the same factor"
             )
-        unread: dict[str, list[str]] = defaultdict(list)
-        for variable, reason in comparison.unread.items():
-            unread[reason].append(variable)
-        for reason, variables in unread.items():
-            were = "was" if len(variables) == 1 else "were"
-            notes.append(f"{listed(variables)} {were} not compared: {reason}")
+        notes += not_compared(comparison.unread)
         if comparison.compared:
             verdict = self.verdict(findings, "; ".join(notes))
         elif notes:
@@ -229,10 +232,22 @@ class _Comparison:
         if isinstance(weights, Cause):
             return self._reason(name, weights)
         if not weights.examples:
-            return []
+            return self._without_terms(name)
         if found := self._incomplete(variable, weights.examples):
             return found
         return self._compare(variable, name, weights, is_proved=is_proved)
+
+    def _without_terms(self, name: str) -> Sequence[Finding] | str:
+        """Why a gradient is unknown, if it is not equal to the gradient on one GPU.
+
+        Rates, rows that several towers read, and races are the subjects of other rules.
+        """
+        difference = self._found.variables[name].difference
+        assert difference is not None
+        excuse, obligation = difference.excuse, difference.obligation
+        is_race = excuse is Excuse.OTHER_STEP and obligation is Obligation.UPDATE
+        is_known = excuse is None or excuse.may_be_intended
+        return [] if is_known or is_race or obligation is Obligation.ROWS else difference.text
 
     def _reason(self, name: str, cause: Cause) -> str:
         """Why weights are unknown: the difference to one GPU, unless that is another setting."""
@@ -288,7 +303,7 @@ class _Comparison:
             if not weights.is_same_batch and not all(each.is_mean for each in terms):
                 return _SUMS
             if any(each.is_guess for each in terms) and not _close(factor, self._towers):
-                return self._joint(terms)
+                return self._joint(terms) or self._reason(name, Cause("", _OTHER))
             is_compensated = is_proved or any(_close(rate * factor, 1.0) for rate in weights.rates)
             difference = self._found.variables[name].difference
             if scale == 1 and is_compensated:

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.steps import Handle, Program, Value, add_n, apply, mean, square, total
+from support.steps import Handle, Program, Value, add_n, apply, concat, mean, square, total
 
 from placement_checks.analysis.variables.objectives import objectives
 
@@ -79,6 +79,10 @@ LOSSES: dict[str, tuple[Loss, str]] = {
         lambda x, w: average(x, w) + apply("L2Loss", w.read()) * 0.25,
         "mean + 0.25 L2Loss(variable)",
     ),
+    "a mean of several terms": (
+        lambda x, w: mean(rows(x, w) + rows(x, w) * rows(x, w) * 0.25),
+        "mean + 1/4 mean",
+    ),
     "two terms": (lambda x, w: average(x, w) + mean(rows(x, w) * rows(x, w)), "mean (2 times)"),
     "terms with different coefficients": (
         lambda x, w: average(x, w) + mean(rows(x, w) * rows(x, w)) * 0.25,
@@ -137,11 +141,37 @@ def normalized(_: Program, w: Handle, gradient: Value) -> Value:
     return w.assign_sub(gradient / apply("Sqrt", square(gradient) + 1.0))
 
 
-@pytest.mark.parametrize("update", [momentum, rate_in_a_variable, normalized])
+def clipped(_: Program, w: Handle, gradient: Value) -> Value:
+    norm = apply("Sqrt", total(square(gradient)))
+    scale = apply("Minimum", apply("RealDiv", 1.0, norm), 1.0 / 16.0) * 16.0
+    return w.assign_sub(gradient * scale * 0.1)
+
+
+@pytest.mark.parametrize("update", [momentum, rate_in_a_variable, normalized, clipped])
 def test_the_optimizer_of_a_program_is_not_part_of_the_objective(
     update: Callable[[Program, Handle, Value], Value],
 ) -> None:
     assert objective((1.0, 1.0), update=update) == "2 mean"
+
+
+@pytest.mark.parametrize("kind", ["ResourceScatterAdd", "ResourceScatterSub"])
+@pytest.mark.parametrize(("share", "text"), [(1.0, "2 mean"), (0.5, "mean")])
+def test_the_rate_of_a_sparse_update_is_not_part_of_the_objective(
+    kind: str, share: float, text: str
+) -> None:
+    made = Program()
+    w, values, at = made.variable("w", (5, 2)), list[Value](), list[Value]()
+    for i in (0, 1):
+        with made.tower(i):
+            ids = apply("Cast", total(made.placeholder("x", (None, 3), i), 1), DstT="int32")
+            lookup = apply("GatherV2", w.read(), ids, 0)
+            rows, numbers = made.gradient_of_rows(mean(square(total(lookup, 1))), lookup)
+            values.append(rows * share)
+            at.append(numbers)
+    joined = apply("Neg", concat(values)) if kind == "ResourceScatterAdd" else concat(values)
+    made.train(apply(kind, w, concat(at), joined * 0.1))
+
+    assert objectives(made.placement())["w"] == text
 
 
 def test_a_product_of_gradients_is_not_read() -> None:

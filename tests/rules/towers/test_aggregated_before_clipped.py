@@ -3,10 +3,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from support.towers import MIRRORED, gradient, host, on, program, variable
+from support.towers import MIRRORED, gradient, host, on, program, recorded, variable
 from support.verdicts import broken, doubtful, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
+from placement_checks.core.placement import StepOps
 from placement_checks.rules.towers.aggregated_before_clipped import AggregatedBeforeClipped
 
 TOTAL = host("sum/w", "AddN", "clip/0", "clip/1")
@@ -32,7 +33,29 @@ def clipping(
     return program(*norms, *clips, total, *more, **fields)
 
 
+def backward_pass(line: str, variables: Sequence[str] = ("w",)) -> Placement:
+    """Towers with a custom gradient on the path to `w`, whose backward pass is at a line."""
+    made = recorded(variables)
+    scaled = [f"gradients/tower_{i}/loss_grad/Mul" for i in (0, 1)]
+    calls = [
+        call._replace(ops=[scaled[i], *(tensor for (tensor,) in call.gradients)])
+        for i, call in enumerate(made["step"]["gradient_calls"])
+    ]
+    lines = {gradient(i, "w"): f"train.py:9 {line}" for i in (0, 1)}
+    return program(
+        host("rate", "Placeholder"),
+        **made | {"step": StepOps(**made["step"]).with_gradients(calls)._asdict()},
+        attributes={f"tower_{i}/w/MatMul": {"_gradient_op_type": "Custom"} for i in (0, 1)},
+        lines={**dict.fromkeys(scaled, "train.py:9"), **lines},
+    )
+
+
 CASES = {
+    "a backward pass of the program": not_checked(backward_pass("train.py:3")),
+    "a backward pass of the program for one of two variables": kept(
+        backward_pass("train.py:3", ["w", "v"])
+    ),
+    "a custom gradient of a library": kept(backward_pass("")),
     **{
         f"each replica changes its gradient by a {kind} with {factor}": broken(
             clipping(kind, factor, lines={"clip/0": "train.py:7"})

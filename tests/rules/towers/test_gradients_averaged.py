@@ -3,13 +3,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+from hypothesis import assume, event, given, settings
+from support.drawn_steps import Recipe, build, recipes
+from support.fuzzing import examples
 from support.steps import (
     Handle,
     Program,
     Value,
     add_n,
     apply,
+    compare,
     mean,
     rows_of,
     split,
@@ -23,6 +28,7 @@ from placement_checks.core.errors import ConfigError
 from placement_checks.core.evidence import Evidence
 from placement_checks.core.missing import Missing
 from placement_checks.rules.towers.gradients_averaged import GradientsAveraged
+from placement_checks.step.explanation import Excuse
 
 
 class Tower(NamedTuple):
@@ -164,6 +170,20 @@ def roots(tower: Tower) -> Value:
 def running_sums(tower: Tower) -> Value:
     """The mean of values that depend on other rows, too."""
     return mean(apply("Cumsum", tower.errors, 0))
+
+
+def pairs(kind: str, reduce: Callable[[Value], Value] = mean) -> Loss:
+    """A mean over all pairs of a tower's rows, or a sum."""
+
+    def loss(tower: Tower) -> Value:
+        weighted = tower.x * tower.w.read()
+        errors = total(weighted, 1)
+        if kind == "products":
+            return reduce(square(apply("MatMul", weighted, tower.x, transpose_b=True)))
+        other = apply("ExpandDims", errors, 1)
+        return reduce(apply("Relu", other - (errors if kind == "differences" else tower.y)))
+
+    return loss
 
 
 def own_rows(tower: Tower) -> Value:
@@ -328,6 +348,25 @@ def of_local_copies() -> Evidence:
     return compared(of(2), of(1))
 
 
+def without_gradients(*, of_function: bool) -> Evidence:
+    """Updates take results of a Python function, or sums of gradients of other runs."""
+
+    def of(count: int) -> Program:
+        made = Program()
+        w, taken = made.variable("w", (3,)), []
+        for i in range(count):
+            with made.tower(i):
+                x = made.placeholder("x", (None, 3), None if count == 1 else i)
+                made.gradient(mean(square(total(x * w.read(), 1))), w)
+                kept_sum = made.variable(f"sum_{i}", (3,), is_trained=False)
+                computed = apply("PyFunc", mean(x, 0))
+                taken.append(computed if of_function else kept_sum.read())
+        made.train(w.descend(0.1, average(taken)))
+        return made
+
+    return compared(of(2), of(1))
+
+
 ONE_PENALTY = program(loss=penalized())
 
 CASES = {
@@ -361,6 +400,8 @@ CASES = {
     ),
     "a sum of means that combine rows": broken(same(added_up, running_sums)),
     "a mean of means that combine rows": not_checked(same(average, running_sums)),
+    "results of a Python function": not_checked(without_gradients(of_function=True)),
+    "sums of gradients of other runs": not_checked(without_gradients(of_function=False)),
     "a mean of means over the tokens of each tower": not_checked(same(average, own_tokens)),
     "a sum of means over the tokens of each tower": broken(same(added_up, own_tokens)),
     "a sum of means over all tokens": kept(same(added_up, all_tokens, is_split=True)),
@@ -489,6 +530,48 @@ CASES = {
 }
 
 test_verdicts = verdicts(GradientsAveraged, CASES)
+
+
+@pytest.mark.parametrize("kind", ["products", "differences", "differences from labels"])
+@pytest.mark.parametrize("reduce", [mean, total])
+@pytest.mark.parametrize("combine", [average, added_up])
+@pytest.mark.parametrize("rows", [None, 16])
+def test_losses_of_pairs_of_rows(
+    kind: str, reduce: Callable[[Value], Value], combine: Combine, rows: int | None
+) -> None:
+    """No tower has the pairs with rows of other towers, so that no factor is right."""
+    evidence = same(combine, pairs(kind, reduce), is_split=True, rows=[rows])
+
+    verdict = GradientsAveraged().judge(evidence)
+
+    assert verdict.state == "not-checked"
+    reason = str(verdict.reason)
+    assert "combines rows" in reason or "a number of rows or columns" in reason
+
+
+@given(recipes())
+@settings(max_examples=examples(12))
+def test_gradients_that_equal_to_one_gpu_cannot_read_are_not_compared(recipe: Recipe) -> None:
+    try:
+        towers, one = build(recipe, recipe.count), build(recipe, 1)
+        evidence = compared(towers, one)
+    except ValueError:  # such as a slice of no rows
+        assume(False)
+        raise
+    with np.errstate(all="ignore"):
+        found = compare(towers, one)
+    differences = {name: found.variables[name].difference for name in found.trained}
+    unread = [
+        name
+        for name, difference in differences.items()
+        if difference and difference.excuse in (Excuse.UNKNOWN, Excuse.UNFOLLOWED)
+    ]
+
+    verdict = GradientsAveraged().judge(evidence)
+
+    event(f"{verdict.state}, {'unread' if unread else 'read'}")
+    if verdict.state == "kept":
+        assert all(name in str(verdict.note) for name in unread), (verdict.note, unread)
 
 
 @pytest.mark.parametrize(
