@@ -7,7 +7,7 @@ op there is unknown, or the terms are too weak to follow it, the difference show
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -290,7 +290,33 @@ class Explanation:
             if nested is not None and not any(map(self._gradient_behind_stop, known)):
                 text = "a gradient is the weight of another gradient, as in a chain rule by hand"
                 return Difference(Obligation.ADDITIVE, text, nested, Excuse.EQUAL)
-        return self._with_decay(towers, one_gpu, start, Obligation.UPDATE, 0)
+        found = self._with_decay(towers, one_gpu, start, Obligation.UPDATE, 0)
+        is_certain = found.mistake is PART_LEFT_OUT and self._lacks_rows(towers, one_gpu)
+        return found._replace(excuse=None) if is_certain else found
+
+    def _lacks_rows(self, towers: Form, one_gpu: Form) -> bool:
+        """Whether a value depends on all rows of an input only on one GPU.
+
+        Nothing else in the value makes up for rows that it does not depend on.
+        """
+        if self.is_unknown(towers):
+            return False
+        ours, theirs = map(self._rows_of_inputs, (towers, one_gpu))
+        return any(
+            WHOLE in parts
+            and ours[key]
+            and WHOLE not in ours[key]
+            and _leave_out_rows({part[0] for part in ours[key]})
+            for key, parts in theirs.items()
+        )
+
+    def _rows_of_inputs(self, form: Form) -> Mapping[tuple[Any, ...], set[Part]]:
+        """The parts of each input that a form depends on."""
+        found: defaultdict[tuple[Any, ...], set[Part]] = defaultdict(set)
+        for atom in map(self._terms.__getitem__, self._terms.all_atoms_in([form])):
+            if atom.op == "Leaf" and atom.part is not None:
+                found[atom.attrs].add(atom.part)
+        return found
 
     # --- sums ---
 
@@ -952,6 +978,12 @@ class Explanation:
 def only_parts_count(parts: Sequence[Part]) -> str:
     """The text of a difference that consists in parts of the batch that are left out."""
     return f"only {' and '.join(map(describe, parts))} of the batch counts"
+
+
+def _leave_out_rows(cuts: Collection[Cut]) -> bool:
+    """Whether cuts are known to be less than all rows: cuts of one family, or slices."""
+    are_alike = len({cut.siblings for cut in cuts}) == 1 and all(cut.parts for cut in cuts)
+    return (are_alike or all(cut.is_slice for cut in cuts)) and not are_all_rows(cuts)
 
 
 def _is_unknown(atom: Atom) -> bool:
