@@ -720,8 +720,8 @@ class Terms:
         if isinstance(dim, int):
             return self.number(dim)
         atom = self.single(self.scalars_taken_out(form)[0])
-        if dim is None and atom is not None and atom.op == "Fill":  # its first operand is its shape
-            extents = self.vector(atom.operands[0])
+        if dim is None and atom is not None and atom.op == "Fill":
+            extents = self.vector(atom.operands[0])  # its shape
             if extents is not None and axis < len(extents):
                 return extents[axis]
         kind = Kind.JOINT
