@@ -23,7 +23,16 @@ from placement_checks.core.mistakes import (
     UNEVEN_PARTS,
     Mistake,
 )
-from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
+from placement_checks.step.kinds import (
+    OF_SHAPES,
+    ONE,
+    AtomId,
+    Cause,
+    Form,
+    Kind,
+    Monomial,
+    Origin,
+)
 from placement_checks.step.op_types import INSENSITIVE
 from placement_checks.step.own_value import OwnValue, ratio_of_decays, steps_of
 from placement_checks.step.parts import (
@@ -291,29 +300,31 @@ class Explanation:
                 text = "a gradient is the weight of another gradient, as in a chain rule by hand"
                 return Difference(Obligation.ADDITIVE, text, nested, Excuse.EQUAL)
         found = self._with_decay(towers, one_gpu, start, Obligation.UPDATE, 0)
-        is_certain = found.mistake is PART_LEFT_OUT and self._lacks_rows(towers, one_gpu)
-        return found._replace(excuse=None) if is_certain else found
+        return found if found.excuse is None else self._lost_rows(towers, one_gpu) or found
 
-    def _lacks_rows(self, towers: Form, one_gpu: Form) -> bool:
-        """Whether a value depends on all rows of an input only on one GPU.
+    def _lost_rows(self, towers: Form, one_gpu: Form) -> Difference | None:
+        """Explain a value that depends on all rows of an input only on one GPU; else None.
 
         Nothing else in the value makes up for rows that it does not depend on.
         """
         if self.is_unknown(towers):
-            return False
+            return None
         ours, theirs = map(self._rows_of_inputs, (towers, one_gpu))
-        return any(
-            WHOLE in parts
-            and ours[key]
-            and WHOLE not in ours[key]
-            and _leave_out_rows({part[0] for part in ours[key]})
-            for key, parts in theirs.items()
-        )
+        for key, parts in theirs.items():
+            found = ours[key]
+            if WHOLE in parts and found and _leave_out_rows(found):
+                text = only_parts_count(sorted(found))
+                return Difference(Obligation.WEIGHTS, text, mistake=PART_LEFT_OUT)
+        return None
 
     def _rows_of_inputs(self, form: Form) -> Mapping[tuple[Any, ...], set[Part]]:
-        """The parts of each input that a form depends on."""
-        found: defaultdict[tuple[Any, ...], set[Part]] = defaultdict(set)
-        for atom in map(self._terms.__getitem__, self._terms.all_atoms_in([form])):
+        """The parts of each input that the elements of a form depend on."""
+        terms, found = self._terms, defaultdict[tuple[Any, ...], set[Part]](set)
+
+        def below(atom: AtomId) -> Iterable[AtomId]:
+            return () if terms[atom].op in OF_SHAPES else terms.atoms_of_operands(atom)
+
+        for atom in map(terms.__getitem__, walk(terms.atoms_in(form), below)):
             if atom.op == "Leaf" and atom.part is not None:
                 found[atom.attrs].add(atom.part)
         return found
@@ -980,8 +991,11 @@ def only_parts_count(parts: Sequence[Part]) -> str:
     return f"only {' and '.join(map(describe, parts))} of the batch counts"
 
 
-def _leave_out_rows(cuts: Collection[Cut]) -> bool:
-    """Whether cuts are known to be less than all rows: cuts of one family, or slices."""
+def _leave_out_rows(parts: Collection[Part]) -> bool:
+    """Whether parts are known to lack rows: parts of one family, or slices."""
+    if WHOLE in parts:
+        return False
+    cuts = {part[0] for part in parts}
     are_alike = len({cut.siblings for cut in cuts}) == 1 and all(cut.parts for cut in cuts)
     return (are_alike or all(cut.is_slice for cut in cuts)) and not are_all_rows(cuts)
 

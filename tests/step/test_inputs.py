@@ -706,6 +706,38 @@ def test_slices_by_numbers(name: str, rows: int | None) -> None:
         assert (differences(towers, one, found, (count,), 0)["w"] < 1e-5) is is_equal
 
 
+@pytest.mark.parametrize(
+    ("end", "scale", "state"),
+    [
+        (8, "", State.PROVED),
+        (6, "", State.DIFFERS),
+        (6, "constant", State.DIFFERS),
+        (6, "all rows", State.UNKNOWN),  # they may count by the scale
+    ],
+)
+def test_rows_that_no_written_optimizer_makes_up_for(end: int, scale: str, state: State) -> None:
+    """Rows are left out, and a slot is scaled: a rate may make up for only one of them."""
+
+    def build(bounds: Sequence[tuple[int, int]], factor: float) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (8, WIDTH)), program.variable("w", (WIDTH,))
+        speed = program.variable("speed", (WIDTH,), is_trained=False)
+        losses = [mean(square(total(x[low:high] * w.read(), 1))) for low, high in bounds]
+        gradient = _mean([program.gradient(loss, w) for loss in losses])
+        moved = speed.read() * 0.9 + square(gradient) * 0.1
+        if scale:
+            moved = moved * (factor if scale == "constant" else factor + total(square(x)))
+        step = apply("Sqrt", moved + 1.0) + gradient
+        program.train(speed.assign(moved), w.assign(w.read() - step * 0.1))
+        return program
+
+    towers = build([(0, end // 2), (end // 2, end)], 1.0 if end == 8 else 2.0)
+    one = build([(0, 8)], 1.0)
+    found = compare(towers, one)
+    assert found.variables["w"].state is state
+    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is (state is State.PROVED)
+
+
 def _first_rows(x: Value, begin: int, end: int) -> Value:
     return apply("Slice", x, [begin, 0], [end - begin, -1])
 
