@@ -30,7 +30,7 @@ from placement_checks.core.placement import producer_of
 from placement_checks.step.graph import cone
 from placement_checks.step.kinds import AtomId, Form, Kind
 from placement_checks.step.parts import WHOLE, Cut, Family, Part, finest
-from placement_checks.step.terms import Terms
+from placement_checks.step.terms import Assumption, Terms
 from placement_checks.util.walks import sources_first
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ _TAKE_ROWS = SPLITS | {SLICE, INDEXED_SLICE, "Reshape"}
 
 # Ops that may take a part of the rows.
 _CUTS = CUTS.keys() | PARTITIONS | GATHERS
+
+# Masks of slices that do not take the rows between two given numbers.
+_OTHER_MASKS = "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"
 
 # An input of a program: what kind of input it is, and which of them.
 LeafKey = tuple[Any, ...]
@@ -59,6 +62,7 @@ class Batch:
         groups: the inputs that the program does not list, as groups of the same kind.
         unused: the inputs of these groups that the step does not reach.
         unmatched: inputs that have no counterpart in the other program.
+        sliced: the number of rows that the step reads of inputs with any number of rows.
     """
 
     def __init__(self, reader: TensorReader) -> None:
@@ -67,6 +71,7 @@ class Batch:
         self.groups: defaultdict[Group, list[str]] = defaultdict(list)
         self.unused: defaultdict[Group, list[str]] = defaultdict(list)
         self.unmatched: set[str] = set()
+        self.sliced: dict[str, int] = {}
         self._parts_of_objectives: dict[str, Part | None] = {}
         self._sources: dict[str, str] = {}
         self._find_inputs()
@@ -302,6 +307,8 @@ class Batch:
             if reader.dtype(name) in ("resource", "variant"):
                 continue
             rows = shape[0]
+            if not isinstance(rows, int) and (rows := self._rows_sliced(name)):
+                self.sliced[name] = rows
             if not isinstance(rows, int) or sizes.setdefault(part, rows) != rows:
                 return None
         own = {part[0]: rows for part, rows in sizes.items() if len(part) == 1}
@@ -310,8 +317,42 @@ class Batch:
             return None  # an input that has other rows, such as the batch for a staging area
         for part, rows in sizes.items():
             terms.sizes[reader.program, part] = rows
+        if self.sliced:
+            reader.assume(Assumption.EQUAL_ROWS)
         whole = terms.size(reader.program, WHOLE)
         return {**sizes, WHOLE: whole} if sizes and whole else None
+
+    def _rows_sliced(self, name: str) -> int | None:
+        """The number of rows that the step reads of an input with any number of rows.
+
+        It is known if all ops that read the input take slices with constant bounds, which follow
+        each other from the first row. Fewer rows would leave towers with fewer rows than others.
+        """
+        reader = self._reader
+        slices = {self._sliced_rows(each) for each in reader.graph.read_by[name] & reader.reached}
+        bounds = sorted(each for each in slices if each is not None)
+        if len(bounds) < len(slices) or [0, *(end for _, end in bounds[:-1])] != [
+            begin for begin, _ in bounds
+        ]:
+            return None
+        return bounds[-1][1]
+
+    def _sliced_rows(self, name: str) -> tuple[int, int] | None:
+        """The first row of a slice with constant bounds, and the row after its last row."""
+        reader = self._reader
+        kind, attributes = reader.ops[name].type, reader.graph.attributes(name)
+        if kind not in (SLICE, INDEXED_SLICE):
+            return None
+        values = [reader.graph.value(producer_of(each)) for each in reader.data(name)[1:]]
+        first = [int(each[2]) if each and len(each) > 2 else None for each in values]
+        begin, end = first[:2]
+        is_open = any(int(attributes.get(mask, 0)) & 1 for mask in _OTHER_MASKS)
+        if begin is None or end is None or is_open or first[2:] not in ([], [1]):
+            return None
+        if int(attributes.get("begin_mask", 0)) & 1:
+            begin = 0
+        end = end if kind == INDEXED_SLICE or end < 0 else begin + end
+        return (begin, end) if 0 <= begin < end else None
 
     def _all_of(self, group: Group) -> list[str]:
         """The inputs of a group, used or not, in the order of building."""
@@ -319,6 +360,23 @@ class Batch:
         return sorted(names, key=self._reader.number.__getitem__)
 
     # --- mistakes in inputs ---
+
+    def compare_slices(self, other: Batch, there: str) -> None:
+        """Report inputs with any number of rows if both programs read other numbers of rows.
+
+        Args:
+            other: the inputs of the other program.
+            there: the place of the other program.
+        """
+        size = self._reader.terms.size
+        if size(self._reader.program, WHOLE) == size(other._reader.program, WHOLE):
+            return
+        for name in {**self.sliced, **other.sliced}:
+            ours, theirs = (each.sliced.get(name) for each in (self, other))
+            if ours != theirs:
+                one, two = (f"the first {n} rows" if n else "other rows" for n in (ours, theirs))
+                text = f"the step reads {one} of {name}, but {two} {there}"
+                self._reader.report(text, name, is_certain=False)
 
     def report_mistakes(self) -> None:
         """Report towers that draw the same rows, and losses that pair rows of two draws."""

@@ -295,6 +295,7 @@ class Comparison:
             are_equal = sizes[0][WHOLE] == sizes[1][WHOLE]
             self.terms.fixed = {**sizes[1], **sizes[0]} if are_equal else {}
             self.terms.reads_divisors = self._reads_divisors and not are_equal
+        self.towers.batch.compare_slices(single, ON_ONE_GPU)
         self.towers.feeds, self.one_gpu.feeds = matched_feeds(self.towers, self.one_gpu)
         known = self._match_constants(lambda name: self.towers.copies.get(name, name))
         return Explanation(self.terms, shared, trained, known=known)

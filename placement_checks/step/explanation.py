@@ -7,7 +7,7 @@ op there is unknown, or the terms are too weak to follow it, the difference show
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -23,7 +23,16 @@ from placement_checks.core.mistakes import (
     UNEVEN_PARTS,
     Mistake,
 )
-from placement_checks.step.kinds import ONE, AtomId, Cause, Form, Kind, Monomial, Origin
+from placement_checks.step.kinds import (
+    OF_SHAPES,
+    ONE,
+    AtomId,
+    Cause,
+    Form,
+    Kind,
+    Monomial,
+    Origin,
+)
 from placement_checks.step.op_types import INSENSITIVE
 from placement_checks.step.own_value import OwnValue, ratio_of_decays, steps_of
 from placement_checks.step.parts import (
@@ -290,7 +299,35 @@ class Explanation:
             if nested is not None and not any(map(self._gradient_behind_stop, known)):
                 text = "a gradient is the weight of another gradient, as in a chain rule by hand"
                 return Difference(Obligation.ADDITIVE, text, nested, Excuse.EQUAL)
-        return self._with_decay(towers, one_gpu, start, Obligation.UPDATE, 0)
+        found = self._with_decay(towers, one_gpu, start, Obligation.UPDATE, 0)
+        return found if found.excuse is None else self._lost_rows(towers, one_gpu) or found
+
+    def _lost_rows(self, towers: Form, one_gpu: Form) -> Difference | None:
+        """Explain a value that depends on all rows of an input only on one GPU; else None.
+
+        Nothing else in the value makes up for rows that it does not depend on.
+        """
+        if self.is_unknown(towers):
+            return None
+        ours, theirs = map(self._rows_of_inputs, (towers, one_gpu))
+        for key, parts in theirs.items():
+            found = ours[key]
+            if WHOLE in parts and found and _leave_out_rows(found):
+                text = only_parts_count(sorted(found))
+                return Difference(Obligation.WEIGHTS, text, mistake=PART_LEFT_OUT)
+        return None
+
+    def _rows_of_inputs(self, form: Form) -> Mapping[tuple[Any, ...], set[Part]]:
+        """The parts of each input that the elements of a form depend on."""
+        terms, found = self._terms, defaultdict[tuple[Any, ...], set[Part]](set)
+
+        def below(atom: AtomId) -> Iterable[AtomId]:
+            return () if terms[atom].op in OF_SHAPES else terms.atoms_of_operands(atom)
+
+        for atom in map(terms.__getitem__, walk(terms.atoms_in(form), below)):
+            if atom.op == "Leaf" and atom.part is not None:
+                found[atom.attrs].add(atom.part)
+        return found
 
     # --- sums ---
 
@@ -954,6 +991,15 @@ class Explanation:
 def only_parts_count(parts: Sequence[Part]) -> str:
     """The text of a difference that consists in parts of the batch that are left out."""
     return f"only {' and '.join(map(describe, parts))} of the batch counts"
+
+
+def _leave_out_rows(parts: Collection[Part]) -> bool:
+    """Whether parts are known to lack rows: parts of one family, or slices."""
+    if WHOLE in parts:
+        return False
+    cuts = {part[0] for part in parts}
+    are_alike = len({cut.siblings for cut in cuts}) == 1 and all(cut.parts for cut in cuts)
+    return (are_alike or all(cut.is_slice for cut in cuts)) and not are_all_rows(cuts)
 
 
 def _is_unknown(atom: Atom) -> bool:

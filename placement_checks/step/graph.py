@@ -412,7 +412,10 @@ class StepGraph:
         return found
 
     def _summands(self, objective: str) -> Iterator[str]:
-        """The scalars that a scalar is the sum or mean of, each with any constant factor."""
+        """The scalars that a scalar is the sum or mean of, each with any constant factor.
+
+        A divisor counts, too: it has the rows of the sum that it divides.
+        """
         todo, seen = [objective], {objective}
         while todo:
             name = todo.pop()
@@ -422,7 +425,8 @@ class StepGraph:
                 data = [each for each in data if self.ops[producer_of(each)].type != CONST]
                 data = data if len(data) == 1 else []
             elif op.type in DIVISIONS:
-                data = data[:1]
+                others = [each for each in data[1:] if self.ops[producer_of(each)].type != CONST]
+                data = [*data[:1], *others]
             elif op.type in (MEAN, SUM) and self.ops[producer_of(data[0])].type == STACK:
                 data = self.inputs[producer_of(data[0])]
             elif op.type not in ADDS and op.type not in IDENTITIES:

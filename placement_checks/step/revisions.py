@@ -102,6 +102,7 @@ class _RevisionComparison(Comparison):
         sizes = new.batch.fix_sizes(), old.batch.fix_sizes()
         if sizes[0] and sizes[1] and sizes[0][WHOLE] == sizes[1][WHOLE]:
             self.terms.fixed = {**sizes[1], **sizes[0]}
+        new.batch.compare_slices(old.batch, self._revision.there)
         new.feeds, old.feeds = self._matched_feeds()
         self._known = self._match_constants(self._old_names.get)
         for reader in (new, old):

@@ -719,6 +719,11 @@ class Terms:
             return self.scaled(self.rows(part), dim.times)
         if isinstance(dim, int):
             return self.number(dim)
+        atom = self.single(self.scalars_taken_out(form)[0])
+        if dim is None and atom is not None and atom.op == "Fill":
+            extents = self.vector(atom.operands[0])  # its shape
+            if extents is not None and axis < len(extents):
+                return extents[axis]
         kind = Kind.JOINT
         if status.kind is Kind.CONSTANT:
             kind = Kind.CONSTANT

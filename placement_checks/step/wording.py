@@ -31,7 +31,7 @@ WORDS: Mapping[str, str] = {
     "RowsOf": "the number of rows",
     "Slices": "a sum of rows with equal indices",
     "SmallPart": "a small part of the old value",
-    "StridedSliceOf": "a slice with computed bounds",
+    "StridedSliceOf": "a slice with bounds that are no known fractions of an axis",
     "Total": "a sum of several terms",
     "Unknown": "a value that cannot be followed",
     "Var": "a variable",

@@ -149,3 +149,31 @@ def test_a_constant_zero_for_each_row(rank: int) -> None:
     state, difference = _check(loss, ROWS)
     assert state is State.PROVED
     assert difference < 1e-5
+
+
+@pytest.mark.parametrize("columns", [0, 1, 2])
+@pytest.mark.parametrize("loss_of_penalty", [0, 1])
+def test_ones_like_a_loss_count_its_rows(columns: int, loss_of_penalty: int) -> None:
+    """As the losses of TensorFlow 1 count them, if one tower has the penalty in its loss."""
+
+    def program(towers: int) -> Program:
+        program = Program()
+        w = program.variable("w", (WIDTH, 2))
+        x = program.placeholder("x", (None, WIDTH))
+        losses = []
+        for number, part in enumerate(split(x, towers) if towers > 1 else [x]):
+            rows = square(total(part @ w.read(), 1))
+            if columns:
+                rows = apply("ExpandDims", rows, 1) * np.arange(1.0, columns + 1.0)
+            present = apply("Fill", apply("Shape", rows), 1.0)
+            loss = apply("DivNoNan", total(rows), total(present)) / float(towers)
+            if number == loss_of_penalty % towers:
+                loss = add_n([loss, apply("L2Loss", w.read()) * 0.1])
+            losses.append(loss)
+        program.train(w.descend(0.1, add_n([program.gradient(each, w) for each in losses])))
+        return program
+
+    towers, one = program(2), program(1)
+    found = compare(towers, one)
+    assert found.variables["w"].state is State.PROVED
+    assert differences(towers, one, found, (ROWS // 2,) * 2, 0)["w"] < 1e-5

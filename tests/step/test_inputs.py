@@ -685,14 +685,15 @@ SLICES: dict[str, tuple[bool, Sequence[tuple[int, int]]]] = {
 }
 
 
+@pytest.mark.parametrize("rows", [8, None])
 @pytest.mark.parametrize("name", SLICES)
-def test_slices_by_numbers(name: str) -> None:
+def test_slices_by_numbers(name: str, rows: int | None) -> None:
     """Sums over slices of eight rows are the sum if each row is in one of them."""
     is_equal, slices = SLICES[name]
 
     def build(bounds: Sequence[tuple[int, int]]) -> Program:
         program = Program()
-        x, w = program.placeholder("x", (8, WIDTH)), program.variable("w", (WIDTH,))
+        x, w = program.placeholder("x", (rows, WIDTH)), program.variable("w", (WIDTH,))
         losses = [total(square(total(x[low:high] * w.read(), 1))) for low, high in bounds]
         program.train(w.descend(0.1, add_n([program.gradient(loss, w) for loss in losses])))
         return program
@@ -700,7 +701,85 @@ def test_slices_by_numbers(name: str) -> None:
     towers, one = build(slices), build([(0, 8)])
     found = compare(towers, one)
     assert (found.variables["w"].state is State.PROVED) is is_equal
-    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is is_equal
+    assert not is_equal or (Assumption.EQUAL_ROWS in found.assumed) is (rows is None)
+    for count in (8,) if rows else (8, 24):  # further rows are not read
+        assert (differences(towers, one, found, (count,), 0)["w"] < 1e-5) is is_equal
+
+
+@pytest.mark.parametrize(
+    ("end", "scale", "state"),
+    [
+        (8, "", State.PROVED),
+        (6, "", State.DIFFERS),
+        (6, "constant", State.DIFFERS),
+        (6, "all rows", State.UNKNOWN),  # they may count by the scale
+    ],
+)
+def test_rows_that_no_written_optimizer_makes_up_for(end: int, scale: str, state: State) -> None:
+    """Rows are left out, and a slot is scaled: a rate may make up for only one of them."""
+
+    def build(bounds: Sequence[tuple[int, int]], factor: float) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (8, WIDTH)), program.variable("w", (WIDTH,))
+        speed = program.variable("speed", (WIDTH,), is_trained=False)
+        losses = [mean(square(total(x[low:high] * w.read(), 1))) for low, high in bounds]
+        gradient = _mean([program.gradient(loss, w) for loss in losses])
+        moved = speed.read() * 0.9 + square(gradient) * 0.1
+        if scale:
+            moved = moved * (factor if scale == "constant" else factor + total(square(x)))
+        step = apply("Sqrt", moved + 1.0) + gradient
+        program.train(speed.assign(moved), w.assign(w.read() - step * 0.1))
+        return program
+
+    towers = build([(0, end // 2), (end // 2, end)], 1.0 if end == 8 else 2.0)
+    one = build([(0, 8)], 1.0)
+    found = compare(towers, one)
+    assert found.variables["w"].state is state
+    assert (differences(towers, one, found, (8,), 0)["w"] < 1e-5) is (state is State.PROVED)
+
+
+def _first_rows(x: Value, begin: int, end: int) -> Value:
+    return apply("Slice", x, [begin, 0], [end - begin, -1])
+
+
+def _from_the_last(x: Value, begin: int, end: int) -> Value:
+    return apply("ReverseV2", x, [0])[begin:end]
+
+
+@pytest.mark.parametrize(
+    ("cut", "of_one", "reason"),
+    [
+        (_first_rows, 4, "the first 8 rows of x, but the first 4 rows on one GPU"),
+        (lambda x, begin, end: x[begin:end], None, "the first 8 rows of x, but other rows"),
+        (_first_rows, 8, ""),
+        (_from_the_last, 8, "cannot be followed"),
+    ],
+)
+def test_slices_of_any_number_of_rows(
+    cut: Callable[[Value, int, int], Value], of_one: int | None, reason: str
+) -> None:
+    """A batch that grows with the towers is another batch, although it is fed as one input."""
+
+    def build(bounds: Sequence[int | None]) -> Program:
+        program = Program()
+        x, w = program.placeholder("x", (None, WIDTH)), program.variable("w", (WIDTH,))
+        pairs = pairwise([0, *bounds])
+        parts = [x if end is None else cut(x, begin or 0, end) for begin, end in pairs]
+        gradients = [program.gradient(mean(relu(total(x * w.read(), 1))), w) for x in parts]
+        program.train(w.descend(0.1, _mean(gradients)))
+        return program
+
+    towers, one = build([4, 8]), build([of_one])
+    found = compare(towers, one)
+    answer = found.variables["w"]
+    is_equal = differences(towers, one, found, (12,), 0)["w"] < 1e-5
+    if not reason:
+        assert answer.state is State.PROVED
+        assert is_equal
+        return
+    assert answer.state is State.UNKNOWN
+    assert answer.difference is not None
+    assert reason in answer.difference.text
 
 
 def test_statistics_of_a_fixed_number_of_rows() -> None:

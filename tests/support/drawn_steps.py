@@ -118,6 +118,11 @@ def _chosen(rows: Value, mask: Value) -> Value:
     return apply("GatherV2", rows, apply("StridedSlice", found, *ends, **masks), 0)
 
 
+def _ones_like(rows: Value) -> Value:
+    """Ones, as the losses of TensorFlow 1 count rows."""
+    return apply("Fill", apply("Shape", rows), 1.0)
+
+
 ROW_LOSSES: Mapping[str, Callable[[Value, Tower], Value]] = {
     "squared": lambda h, t: square(total(h, 1) - t.y),
     "difference": lambda h, t: apply("SquaredDifference", total(h * t.v.read(), 1), t.y),
@@ -136,6 +141,10 @@ LOSSES: Mapping[str, Callable[[Value, Tower], Value]] = {
     "sum": lambda rows, _: total(rows),
     "sum_by_rows": lambda rows, _: total(rows) / to_float(rows_of(rows)),
     "sum_by_size": lambda rows, _: total(rows) / to_float(apply("Size", rows)),
+    "sum_by_ones": lambda rows, _: apply("DivNoNan", total(rows), total(_ones_like(rows))),
+    "sum_by_ones_of_columns": lambda rows, _: (
+        total(rows) / total(_ones_like(apply("ExpandDims", rows, 1)) * 0.5) * 0.5
+    ),
     "sum_by_all_rows": lambda rows, t: total(rows) / t.rows,
     "masked_mean": lambda rows, t: total(rows * t.mask) / (total(t.mask) + 1.0),
     "masked_by_rows": lambda rows, t: total(rows * t.mask) / to_float(rows_of(rows)),
@@ -395,6 +404,8 @@ MEANS = [
     "mean",
     "sum_by_rows",
     "sum_by_size",
+    "sum_by_ones",
+    "sum_by_ones_of_columns",
     "masked_by_rows",
     "chosen_rows",
     "weighted",

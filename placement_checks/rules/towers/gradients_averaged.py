@@ -57,6 +57,7 @@ _SUMS = (
     "the loss is a sum times a constant; whether the constant is right depends on the number of "
     "rows, which the graph does not state"
 )
+_OTHER_TERMS = "the loss has other terms than on one GPU"
 _OTHER = "its loss terms count as on one GPU, but its update is another one"
 _TOLERANCE = 1e-4  # relative; weights are products of a few float32 constants
 
@@ -277,7 +278,7 @@ class _Comparison:
         ]
         # Terms in place of others are another function.
         if len(odd) == len(parts) or any(len(each) > 1 for each in differences):
-            return "the loss has other terms than on one GPU"
+            return _OTHER_TERMS
         part = odd[0]
         count, others = sum(present[part]), sum(expected)
         ops = [each.origin for each in terms if each.ratios[part]]
@@ -303,7 +304,7 @@ class _Comparison:
             if not weights.is_same_batch and not all(each.is_mean for each in terms):
                 return _SUMS
             if any(each.is_guess for each in terms) and not _close(factor, self._towers):
-                return self._joint(terms) or self._reason(name, Cause("", _OTHER))
+                return self._joint(terms) or self._reason(name, Cause("", _OTHER_TERMS))
             is_compensated = is_proved or any(_close(rate * factor, 1.0) for rate in weights.rates)
             difference = self._found.variables[name].difference
             if scale == 1 and is_compensated:

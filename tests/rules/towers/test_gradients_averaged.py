@@ -167,6 +167,10 @@ def roots(tower: Tower) -> Value:
     return apply("Sqrt", mean(tower.errors))
 
 
+def absolute(tower: Tower) -> Value:
+    return mean(apply("Abs", total(tower.x * tower.w.read(), 1) - tower.y))
+
+
 def running_sums(tower: Tower) -> Value:
     """The mean of values that depend on other rows, too."""
     return mean(apply("Cumsum", tower.errors, 0))
@@ -522,6 +526,9 @@ CASES = {
     ),
     "a program for one GPU with another scale": broken(
         compared(program(2), program(1, lambda each: each[0] * 0.5))
+    ),
+    "another loss than on one GPU, which counts three times": not_checked(
+        compared(program(2, lambda each: average(each) * 3.0), program(loss=absolute))
     ),
     "no program for one GPU": not_checked(
         compared(program(2), Missing("the builder has no argument num_gpus"))
