@@ -391,7 +391,7 @@ MOVED = Mistake(
 )
 PAIRED = Mistake(
     "paired",
-    "it is the gradient of {other}: gradients and variables are paired wrongly",
+    "{text}: gradients and variables are paired wrongly",
     "keep each gradient with its variable; lists that are joined with zip must have the same "
     "entries in the same order",
     "the variable is trained by the gradient of another variable",

@@ -404,7 +404,7 @@ class _Comparison:
         return scaled.terms if has_lines else ()
 
     def _mispaired(self, variable: str, source: str) -> Finding:
-        found = mistakes.PAIRED.stated(self.kind, other=source)
+        found = mistakes.PAIRED.stated(self.kind, text=f"it is the gradient of {source}")
         return self._finding(
             variable,
             found,

@@ -119,9 +119,9 @@ class ReplicasInSync(Rule):
 
 
 def _blocking(finding: Finding) -> Finding:
-    """Set the fact, and the impact of a finding on a collective that never ends."""
-    impact = Impact.EXECUTION if finding.op in _COLLECTIVES else None
-    return replace(finding, impact=impact, facts=(Fact(FactKind.BLOCKED, finding.object),))
+    """Set the fact, and the impact of a finding on a step that fails or never ends."""
+    blocked = Fact(FactKind.BLOCKED, finding.object)
+    return replace(finding, impact=Impact.EXECUTION, facts=(blocked,))
 
 
 def _of_different_models(evidence: Evidence, unmet: Sequence[Finding]) -> Sequence[Finding]:
