@@ -445,7 +445,7 @@ DECAY = Mistake(
 TERMS = Mistake(
     "terms",
     "the loss terms do not count equally; their factors, compared with one GPU: {factors}",
-    "average all terms of the losses in the same way",
+    "average all terms of the losses in the same way, and multiply none by the number of {noun}s",
     "the model is trained by another objective than on one GPU",
     _OF_GRAPH_OR_RUN,
 )

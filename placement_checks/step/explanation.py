@@ -959,7 +959,7 @@ class Explanation:
         return in_words(atom.op, atom.origin, "a result of")
 
     def _cite_term(self, monomial: Monomial) -> Origin | None:
-        """The op of the loss term that a gradient is taken of: its sum over rows, if it has one."""
+        """The op of the loss term that a gradient is taken of, such as its sum over rows."""
         gradient = self._find_op(monomial, frozenset({"Grad"}))
         if gradient is None:
             return self._cite(monomial)

@@ -17,6 +17,7 @@ from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
+    BEFORE_STEP,
     KERAS,
     Rule,
     about,
@@ -266,8 +267,7 @@ def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[s
         f"the first step creates {shorten(created)}, so TensorFlow runs the step in a branch of "
         "tf.cond, where the sums over replicas cannot run",
         _NO_KEY_CONSEQUENCE,
-        "create them under the scope before the first step: layers with model.build(...), slots "
-        f"with optimizer.build(model.trainable_variables){by_hierarchy}",
+        f"create them {BEFORE_STEP}{by_hierarchy}",
         library="TensorFlow",
         frames=blame_creation(placement, created[0]),
     )
