@@ -244,7 +244,7 @@ LOSSES_DIVIDED = Mistake(
     "the losses are divided by the number of {noun}s, {towers}, once too often",
     _by_kind(
         "divide the losses once by the number of towers, and not at all if the mean of their "
-        "gradients is taken",
+        "gradients is taken; a loss that is a sum over rows has to be their mean: tf.reduce_mean",
         DIVIDED.fix_for("replica"),
         DIVIDED.fix_for("rank"),
     ),
@@ -903,7 +903,7 @@ FED_ALIKE = Mistake(
 )
 SHARED_ROWS = Mistake(
     "shared rows",
-    f"{EQUAL_ROWS.what}, although only {{later}} reads {{own}}",
+    f"{EQUAL_ROWS.what}, although {{later}} has its own part of other inputs, such as {{own}}",
     EQUAL_ROWS.fix,
     "these rows count in both {noun}s, and one of them may combine them with rows of other "
     "examples, such as labels with other images",

@@ -181,13 +181,13 @@ def _unused_copy(placement: Placement, gpu: Device, ops: Sequence[str]) -> Findi
     step = placement.step
     loss, count = Counter(step.objectives).most_common(1)[0]
     taken = step.gradients.get(loss, ())
-    what = f"the step takes the gradient of {producer_of(loss)}"
+    takes = "the step takes" if count == 1 else f"{count} calls take"
     return Finding(
         **about(gpu.short, "assigned"),
         ops=(*taken[:1], producer_of(loss))[:1],
         path=path_lines(placement, analyze(placement).flow.known_ops([producer_of(loss), ops[0]])),
         message=f"{gpu.short} computes a copy of the model, such as {ops[0]}, for nothing: "
-        f"{what if count == 1 else f'{what} {count} times'}, which does not depend on it",
+        f"{takes} the gradient of {producer_of(loss)}, which does not depend on it",
         consequence="the step does not train the model with the examples of this tower",
         facts=(Fact(FactKind.IDLE, gpu.short), Fact(FactKind.LOST)),
         fix="append the loss of each tower to a list in the loop, and minimize "
