@@ -244,7 +244,7 @@ LOSSES_DIVIDED = Mistake(
     "the losses are divided by the number of {noun}s, {towers}, once too often",
     _by_kind(
         "divide the losses once by the number of towers, and not at all if the mean of their "
-        "gradients is taken",
+        "gradients is taken; a loss that is a sum over rows has to be their mean: tf.reduce_mean",
         DIVIDED.fix_for("replica"),
         DIVIDED.fix_for("rank"),
     ),
@@ -391,7 +391,7 @@ MOVED = Mistake(
 )
 PAIRED = Mistake(
     "paired",
-    "it is the gradient of {other}: gradients and variables are paired wrongly",
+    "{text}: gradients and variables are paired wrongly",
     "keep each gradient with its variable; lists that are joined with zip must have the same "
     "entries in the same order",
     "the variable is trained by the gradient of another variable",
@@ -445,7 +445,7 @@ DECAY = Mistake(
 TERMS = Mistake(
     "terms",
     "the loss terms do not count equally; their factors, compared with one GPU: {factors}",
-    "average all terms of the losses in the same way",
+    "average all terms of the losses in the same way, and multiply none by the number of {noun}s",
     "the model is trained by another objective than on one GPU",
     _OF_GRAPH_OR_RUN,
 )
@@ -903,7 +903,7 @@ FED_ALIKE = Mistake(
 )
 SHARED_ROWS = Mistake(
     "shared rows",
-    f"{EQUAL_ROWS.what}, although only {{later}} reads {{own}}",
+    f"{EQUAL_ROWS.what}, although {{later}} has its own part of other inputs, such as {{own}}",
     EQUAL_ROWS.fix,
     "these rows count in both {noun}s, and one of them may combine them with rows of other "
     "examples, such as labels with other images",

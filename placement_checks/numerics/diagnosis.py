@@ -230,7 +230,7 @@ class _GradientFit:
             error = largest(gradient - self._trial.found[own])
             error_of_own = largest(expected[own] - self._trial.found[own])
             if size and error <= min(close, 0.1 * error_of_own):
-                return self._stated(mistakes.PAIRED, other=other)
+                return self._stated(mistakes.PAIRED, text=f"it is the gradient of {other}")
         return None
 
     def penalized(self) -> Diagnosis | None:

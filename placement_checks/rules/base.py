@@ -298,6 +298,12 @@ def path_lines(placement: Placement, ops: Sequence[int]) -> tuple[PathStep, ...]
     return tuple(lines)
 
 
+BEFORE_STEP = (
+    "under the scope before the first step: layers with model.build(...), slots with "
+    "optimizer.build(model.trainable_variables)"
+)
+
+
 def library_limit(
     placement: Placement,
     objects: Sequence[str],

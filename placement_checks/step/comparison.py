@@ -540,7 +540,7 @@ class Comparison:
             and difference.excuse in (None, Excuse.SETTING)
             and len(set(values.values())) > 1
         ):
-            text = f"its copies are updated differently: for {copy}, {difference.text}"
+            text = f"not all of its copies are updated alike: {difference.text}"
             op = self.towers.updates[copy][-1].op
             if difference.mistake is COEFFICIENT:
                 op = self.towers.line_of_gradient(copy)

@@ -17,6 +17,7 @@ from placement_checks.core.mistakes import (
     FIRST_DIFFERENCE,
     NUMBER,
     OWN_COUNTS,
+    PAIRED,
     PART_LEFT_OUT,
     PARTS_PAIRED,
     SETTING,
@@ -615,13 +616,10 @@ class Explanation:
         text = f"each tower divides by {self._name(counts[0])} for its own rows"
         excuse = Excuse.OWN_COUNTS
         if not all(map(self._is_count, counts)) or not self._are_means(left, right):
+            if cause.origin not in [each.origin for each in counts]:
+                return None
             excuse = Excuse.UNKNOWN
-            is_other = cause.origin not in [each.origin for each in counts]
-            text += (
-                f", and {cause_in_words(cause)}"
-                if is_other
-                else f", so the result may differ from the result {self._there}"
-            )
+            text += f", so the result may differ from the result {self._there}"
         return Difference(Obligation.ADDITIVE, text, counts[0].origin, excuse, OWN_COUNTS)
 
     def _are_means(self, left: Mapping[Monomial, float], right: Mapping[Monomial, float]) -> bool:
@@ -662,8 +660,10 @@ class Explanation:
             origin = self._cite(next(iter(groups[key].values()))[0])
         excuse = inner.excuse if inner.excuse and inner.excuse.of_towers else None
         is_unknown = self.is_unknown(key[0]) or self.is_unknown(form)
-        text = f"the towers differ from each other: {inner.text}"
-        found = Difference(Obligation.FUNCTION, text, origin, excuse)
+        is_paired = inner.mistake is PAIRED
+        text = inner.text if is_paired else f"the towers differ from each other: {inner.text}"
+        mistake = PAIRED if is_paired else None
+        found = Difference(Obligation.FUNCTION, text, origin, excuse, mistake)
         # Each tower may still compute what it computes at the revision.
         found = found.excused(Excuse.EQUAL, when=self._is_revision)
         return found.excused(Excuse.UNKNOWN, when=is_unknown)
@@ -727,12 +727,18 @@ class Explanation:
             other = self._with_sign_of(mine, other)
         found = self._forms(mine, other, below, depth + 1)
         if _CONDITIONS.get(one.op) == number:
-            found = found._replace(
-                obligation=Obligation.ADDITIVE,
+            found = found._replace(obligation=Obligation.ADDITIVE).excused(Excuse.EQUAL)
+            if self._terms.is_backward(mine) or self._terms.is_backward(other):
+                return found  # such as a clip, for gradients that differ in the same way
+            return found._replace(
                 text=f"a decision differs: {found.text}",
                 mistake=NUMBER if found.mistake is NUMBER else None,
             )
-            return found.excused(Excuse.EQUAL)
+        sources = [self._terms.single(form) for form in (mine, other)]
+        if one.op == "Grad" and number == 1 and all(each and each.op == "Var" for each in sources):
+            names = [self._name(each) for each in sources if each]
+            text = f"it takes the gradient of {names[0]}, but of {names[1]} {self._there}"
+            return found._replace(text=text, origin=one.origin, mistake=PAIRED)
         if one.op in _UNFOLLOWED:
             return self._unfollowed(one, below)
         is_shift = one.op in _OF_DIFFERENCES and number == 0 and self._is_shift(mine, other)
@@ -822,13 +828,32 @@ class Explanation:
         unknown = self._unknown_in(monomial) or self._unknown_in(other)
         if unknown is not None:
             return self._from_cause(unknown, Obligation.WEIGHTS)
-        own += [atom for atom in theirs if atom not in mine]
-        atom = terms[max(own, default=ONE)]
-        text = f"it has another factor than {self._there}: {self._name(atom)}"
-        origin = atom.origin or self._cite(monomial)
-        found = Difference(Obligation.WEIGHTS, text, origin, mistake=FIRST_DIFFERENCE)
-        are_basic = all(terms[each].op in _BASIC_SCALARS for each in own)
+        differing = {*own, *others}
+        first = max(differing)
+        text = self._factor_in_words(first, mine, theirs)
+        origin = terms[first].origin if first in mine else None
+        is_rows = all(terms[each].op == "Rows" for each in differing)
+        found = Difference(
+            Obligation.WEIGHTS,
+            text,
+            origin or self._cite_term(monomial),
+            mistake=COEFFICIENT if is_rows else FIRST_DIFFERENCE,
+        )
+        are_basic = all(terms[each].op in _BASIC_SCALARS for each in differing)
         return found.excused(Excuse.EQUAL, when=not are_basic)
+
+    def _factor_in_words(
+        self, factor: AtomId, mine: Mapping[AtomId, int], theirs: Mapping[AtomId, int]
+    ) -> str:
+        """How a tensor with scalar factors differs from one with other powers of one factor."""
+        name = self._name(self._terms[factor])
+        if factor in mine and factor in theirs:
+            return f"it has another power of {name} than {self._there}"
+        power = mine.get(factor, 0) or theirs[factor]
+        verb = "multiplied" if power > 0 else "divided"
+        if factor in mine:
+            return f"it is {verb} by {name}, but not {self._there}"
+        return f"it is not {verb} by {name}, as it is {self._there}"
 
     def _without_counterpart(
         self, left: Mapping[Monomial, float], right: Mapping[Monomial, float], place: Obligation
@@ -973,12 +998,15 @@ class Explanation:
         return in_words(atom.op, atom.origin, "a result of")
 
     def _cite_term(self, monomial: Monomial) -> Origin | None:
-        """The op of the loss term that a gradient is taken of."""
-        atom = self._terms[monomial[0]]
-        if atom.op != "Grad":
+        """The op of the loss term that a gradient is taken of, such as its sum over rows."""
+        gradient = self._find_op(monomial, frozenset({"Grad"}))
+        if gradient is None:
             return self._cite(monomial)
-        terms = [self._cite(each) for each, _ in self._terms.summands(atom.operands[0])]
-        return next((origin for origin in terms if origin), None) or self._cite(monomial)
+        (term, _), *_ = self._terms.summands(gradient.operands[0])
+        factors = [atom for each in (term, monomial) for atom, _ in each[1]]
+        sums = (self._terms[atom] for atom in (term[0], *factors))
+        found = next((atom.origin for atom in sums if atom.op == "Sum"), None)
+        return found or self._cite(term) or self._cite(monomial)
 
     def _cite(self, monomial: Monomial) -> Origin | None:
         """The op that a monomial comes from."""

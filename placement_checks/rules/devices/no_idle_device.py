@@ -177,17 +177,24 @@ def _findings(
 
 
 def _unused_copy(placement: Placement, gpu: Device, ops: Sequence[str]) -> Finding:
-    losses = [producer_of(name) for name in placement.step.objectives]
+    """Return a finding at the line that takes gradients of other towers' losses alone."""
+    step = placement.step
+    loss, count = Counter(step.objectives).most_common(1)[0]
+    taken = step.gradients.get(loss, ())
+    takes = "the step takes" if count == 1 else f"{count} calls take"
     return Finding(
         **about(gpu.short, "assigned"),
-        ops=tuple(losses[:1]),
-        path=path_lines(placement, analyze(placement).flow.known_ops([*losses[:1], ops[0]])),
-        message=f"{gpu.short} computes a copy of the model, such as {ops[0]}, that no loss of the "
-        f"step depends on; the step minimizes {losses[0]}",
+        ops=(*taken[:1], producer_of(loss))[:1],
+        path=path_lines(placement, analyze(placement).flow.known_ops([producer_of(loss), ops[0]])),
+        message=f"{gpu.short} computes a copy of the model, such as {ops[0]}, for nothing: "
+        f"{takes} the gradient of {producer_of(loss)}, which does not depend on it",
         consequence="the step does not train the model with the examples of this tower",
         facts=(Fact(FactKind.IDLE, gpu.short), Fact(FactKind.LOST)),
         fix="append the loss of each tower to a list in the loop, and minimize "
-        "tf.add_n(losses) / num_gpus",
+        "tf.add_n(losses) / num_gpus"
+        if count == 1
+        else "take the gradient of the tower's own loss in each tower, such as losses[i] in "
+        "tower i",
     )
 
 

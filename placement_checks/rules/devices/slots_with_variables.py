@@ -9,7 +9,7 @@ from placement_checks.core.evidence import Evidence
 from placement_checks.core.facts import FactKind
 from placement_checks.core.placement import Placement
 from placement_checks.core.results import Finding, Verdict
-from placement_checks.rules.base import Rule, about, matches_any
+from placement_checks.rules.base import BEFORE_STEP, Rule, about, matches_any
 from placement_checks.rules.requirements import Need
 from placement_checks.util.text import plural
 
@@ -81,6 +81,8 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
     op, primary = placement.ops[slot], placement.ops[variable]
     found = op.assigned.short if op.assigned else "no device"
     expected = primary.assigned.short if primary.assigned else "no device"
+    strategy = placement.strategy
+    is_of_strategy = strategy is not None and slot not in strategy.outside
     summary = f"{slot} is a slot of {variable} and sits on {found}"
     return Finding(
         **about(op, "assigned"),
@@ -89,6 +91,8 @@ def _finding(placement: Placement, slot: str, variable: str) -> Finding:
         devices=tuple(filter(None, (op.assigned, primary.assigned))),
         group_key=(found, expected),
         consequence=f"every step sends values between {found} and {expected} to update it",
-        fix="create it under `with tf.device(variable.device):`, or under "
+        fix=f"create it {BEFORE_STEP}"
+        if is_of_strategy  # a replica has created it
+        else "create it under `with tf.device(variable.device):`, or under "
         "`with tf.compat.v1.colocate_with(variable):`",
     )

@@ -15,6 +15,7 @@ from placement_checks.core.op_types import RESOURCE_VARIABLES
 from placement_checks.core.placement import Op, Placement
 from placement_checks.core.results import Finding, Verdict
 from placement_checks.rules.base import (
+    BEFORE_STEP,
     Fields,
     Rule,
     about,
@@ -190,7 +191,11 @@ def _fix(placement: Placement, op: Op, name: str, setting: str) -> str:
         return f"variables-on-host.{setting} is {name}, but {lacking}; {fix}"
     strategy = placement.strategy
     if strategy is not None and op.name not in strategy.outside:
-        which = f", parameter_device='{name}'" if "CentralStorage" in strategy.name else ""
+        is_central = "CentralStorage" in strategy.name
+        devices = (placement.ops[each.name].assigned for each in placement.variables)
+        if is_central and any(device and device.matches(wanted) for device in devices):
+            return f"create it {BEFORE_STEP}"  # a replica has created it
+        which = f", parameter_device='{name}'" if is_central else ""
         return f"let the strategy keep it there: {strategy.name}(gpus{which})"
     if strategy is not None and "CentralStorage" not in strategy.name:
         return "create it under `with strategy.scope():`"

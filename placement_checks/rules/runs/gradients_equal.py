@@ -327,9 +327,13 @@ def _proved(
     settings = mistakes.SETTING.key, mistakes.COPIES_UPDATED_APART.key
     if found is None or found.mistake in settings:
         return None
-    if variable in measured.changed and found.mistake != mistakes.NARROWED.key:
+    if variable in measured.changed and found.mistake in _DIFFERENCES:
         return mistakes.CHANGED_OTHERWISE.stated(kind, ops=found.ops, text=found.what)
-    return found if diagnosis.mistake != mistakes.CHANGED.key else None
+    is_narrowed = found.mistake == mistakes.NARROWED.key
+    return None if is_narrowed and diagnosis.mistake == mistakes.CHANGED.key else found
+
+
+_DIFFERENCES = (mistakes.FIRST_DIFFERENCE.key, mistakes.NUMBER.key)
 
 
 def _moved_rows(placement: Placement, measured: Measurement) -> RowMixing | None:

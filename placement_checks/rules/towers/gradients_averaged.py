@@ -420,7 +420,7 @@ class _Comparison:
         return scaled.terms if has_lines else ()
 
     def _mispaired(self, variable: str, source: str) -> Finding:
-        found = mistakes.PAIRED.stated(self.kind, other=source)
+        found = mistakes.PAIRED.stated(self.kind, text=f"it is the gradient of {source}")
         return self._finding(
             variable,
             found,
@@ -448,16 +448,19 @@ class _Comparison:
     def _unequal_terms(
         self, variable: str, terms: Sequence[ExampleTerm], ratios: Sequence[float]
     ) -> Finding:
-        origins = [each.origin for each in terms]
-        factors = listed(
-            [
-                f"{ratio:.4g} for {_ops([origin])[0] if _ops([origin]) else 'a term'}"
-                for ratio, origin in zip(ratios, origins, strict=True)
-            ],
-            limit=4,
-        )
+        factors: defaultdict[float, list[str]] = defaultdict(list)
+        for ratio, each in zip(ratios, terms, strict=True):
+            names = factors[round(ratio, 6)]
+            names += [name for name in _ops([each.origin]) or ["a term"] if name not in names]
+        by_error = sorted(factors, key=lambda ratio: (_close(ratio, 1), ratio))
+        named = [f"{ratio:.4g} for {listed(factors[ratio])}" for ratio in by_error]
+        wrong = [x.origin for ratio, x in zip(ratios, terms, strict=True) if not _close(ratio, 1)]
         return self._stated(
-            variable, mistakes.TERMS, group_key=factors, ops=_ops(origins), factors=factors
+            variable,
+            mistakes.TERMS,
+            group_key=tuple(by_error),
+            ops=_ops(wrong),
+            factors=listed(named, limit=4),
         )
 
     def _uneven(

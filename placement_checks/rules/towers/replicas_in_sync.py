@@ -17,6 +17,7 @@ from placement_checks.core.placement import Placement, Tensor, producer_of
 from placement_checks.core.results import Finding, PathStep, Verdict
 from placement_checks.core.strategies import Strategy
 from placement_checks.rules.base import (
+    BEFORE_STEP,
     KERAS,
     Rule,
     about,
@@ -119,9 +120,9 @@ class ReplicasInSync(Rule):
 
 
 def _blocking(finding: Finding) -> Finding:
-    """Set the fact, and the impact of a finding on a collective that never ends."""
-    impact = Impact.EXECUTION if finding.op in _COLLECTIVES else None
-    return replace(finding, impact=impact, facts=(Fact(FactKind.BLOCKED, finding.object),))
+    """Set the fact, and the impact of a finding on a step that fails or never ends."""
+    blocked = Fact(FactKind.BLOCKED, finding.object)
+    return replace(finding, impact=Impact.EXECUTION, facts=(blocked,))
 
 
 def _of_different_models(evidence: Evidence, unmet: Sequence[Finding]) -> Sequence[Finding]:
@@ -266,8 +267,7 @@ def _in_first_call(placement: Placement, strategy: Strategy, created: Sequence[s
         f"the first step creates {shorten(created)}, so TensorFlow runs the step in a branch of "
         "tf.cond, where the sums over replicas cannot run",
         _NO_KEY_CONSEQUENCE,
-        "create them under the scope before the first step: layers with model.build(...), slots "
-        f"with optimizer.build(model.trainable_variables){by_hierarchy}",
+        f"create them {BEFORE_STEP}{by_hierarchy}",
         library="TensorFlow",
         frames=blame_creation(placement, created[0]),
     )

@@ -342,6 +342,7 @@ CASES = {
     },
     "each GPU has its own model": kept(with_single(program(), ONE)),
     "no loss depends on the first copy of the model": broken(with_losses(1)),
+    "both towers take the gradient of the last loss": broken(with_losses(1, 1)),
     "losses depend on all copies of the model": kept(with_losses(0, 1)),
     "a copy that the program for one GPU has too, which evaluates": kept(
         with_losses(1, single=TWO_LOSSES)

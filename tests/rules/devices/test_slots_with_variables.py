@@ -7,6 +7,8 @@ from support.towers import gradient, host, on, program, variable
 from support.verdicts import broken, kept, not_checked, verdicts
 
 from placement_checks import Op, Placement
+from placement_checks.core.devices import Device
+from placement_checks.core.strategies import Strategy
 from placement_checks.rules.devices.slots_with_variables import SlotsWithVariables
 
 
@@ -99,6 +101,12 @@ CASES = {
             "GPU:0",
             lines={"w/Momentum": "main.py:50 net.py:3"},
             device_lines={"w/Momentum": "main.py:4"},
+        )
+    ),
+    "a slot that a replica creates": broken(
+        momentum(
+            "GPU:0",
+            strategy=Strategy("CentralStorageStrategy", [Device.parse("/gpu:0")]),
         )
     ),
     "momentum by hand on a GPU": broken(velocity("GPU:1")),

@@ -301,6 +301,13 @@ CASES = {
     "a variable of a strategy that keeps variables on the host": broken(
         placement(ON_GPU, strategy=Strategy("CentralStorageStrategy", GPUS))
     ),
+    "a slot that a replica creates, of a strategy that keeps variables on the host": broken(
+        placement(
+            op("w", "VarHandleOp", "CPU:0", "CPU:0"),
+            op("w/m", "VarHandleOp", "GPU:0", "GPU:0"),
+            strategy=Strategy("CentralStorageStrategy", GPUS),
+        )
+    ),
     "a variable of a strategy that keeps copies": broken(placement(ON_GPU, strategy=MIRRORED)),
     "a variable outside of the scope of a strategy that keeps variables on the host": broken(
         placement(ON_GPU, strategy=Strategy("CentralStorageStrategy", GPUS, outside=["w"]))

@@ -237,6 +237,40 @@ def crossed(towers: int = 1) -> Program:
     return made
 
 
+def mispaired(towers: int = 1) -> Program:
+    """The second tower lists its gradients in another order."""
+    made = Program()
+    x, y = made.placeholder("x", (None, 3)), made.placeholder("y", (None,))
+    variables = [made.variable(name, (3,)) for name in ("w", "v")]
+    w, v = variables
+    gradients = []
+    for tower, (rows, labels) in enumerate(zip(split(x, towers), split(y, towers), strict=True)):
+        with made.scope(f"tower_{tower}"):
+            loss = squares(rows, labels, w.read() * v.read())
+            order = variables if tower == 0 else variables[::-1]
+            gradients.append([made.gradient(loss, each) for each in order])
+    means = [average(list(pair)) for pair in zip(*gradients, strict=True)]
+    made.train(*(each.descend(0.1, mean) for each, mean in zip(variables, means, strict=True)))
+    return made
+
+
+def clipped(gradients: list[Value]) -> Value:
+    """The mean of the gradients, which is divided by a large norm."""
+    combined = average(gradients)
+    norm = total(square(combined))
+    return apply("Select", apply("Greater", norm, 1.0), combined / norm, combined)
+
+
+def with_sum(x: Value, y: Value, w: Value) -> Value:
+    """A mean over rows, and a sum over rows where `with_mean` has a mean."""
+    return squares(x, y, w) + total(relu(total(x * w, 1) - y))
+
+
+def with_mean(x: Value, y: Value, w: Value) -> Value:
+    """Two means over rows."""
+    return squares(x, y, w) + mean(relu(total(x * w, 1) - y))
+
+
 def of_masked(x: Value, y: Value, w: Value) -> Value:
     """The mean over the rows with a positive label, which a lookup selects."""
     there = reshape(apply("Where", reshape(apply("Greater", y, 0.0), [-1])), [-1])
@@ -314,6 +348,14 @@ CASES = {
     "no decay, which one GPU has": broken(evidence(penalized(2), penalized(1, 0.01))),
     "copies that decay alike": kept(evidence(copied(2, (0, 1)), copied())),
     "copies that decay differently": broken(evidence(copied(2), copied())),
+    "gradients of another variable in one tower": broken(evidence(mispaired(2), mispaired())),
+    "clipped means of gradients": kept(evidence(program(2, clipped), program(average=clipped))),
+    "clipped gradients of a sum in place of a mean": not_checked(
+        evidence(
+            program(2, clipped, losses=[with_sum] * 2),
+            program(average=clipped, losses=[with_mean]),
+        )
+    ),
     "labels of another part": broken(evidence(crossed(2), crossed())),
     "no build for one GPU": not_checked(
         evidence(program(2), Missing("it always builds two towers", "build num_gpus towers"))
