@@ -608,14 +608,21 @@ class TensorReader(ABC):
         part: Part | None,
         name: str,
         owners: Sequence[str],
+        *,
+        is_for_rows: bool,
     ) -> None:
-        """Note that random numbers are drawn, to find numbers that several towers share."""
+        """Note that random numbers are drawn, to find numbers that several towers share.
+
+        Towers share numbers for rows of one tower. They may divide a permutation, or numbers of
+        an unknown shape.
+        """
         if part and owners and seed is not None:
             self.draws.append(Draw((kind, order), seed, part, name))
         if part is None and len(owners) > 1:
             parts = {self.part_of_tower([owner]) for owner in owners} - {None}
             if len(parts) > 1:
-                self.report(f"{name} draws random numbers for {len(owners)} losses", name)
+                text = f"{name} draws random numbers for {len(owners)} losses"
+                self.report(text, name, is_certain=is_for_rows)
 
 
 def _graphs(_: Placement) -> dict[frozenset[str], StepGraph]:

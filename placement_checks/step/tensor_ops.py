@@ -1719,7 +1719,8 @@ def _random(node: Node) -> Form | None:
             for number, each in enumerate(alike)
             if each == node.name or (seed is not None and seed == _seed(Node(reader, each, 0)))
         )
-    reader.note_draw(kind, order, seed, part, node.name, owners)
+    is_for_rows = are_for_rows is True
+    reader.note_draw(kind, order, seed, part, node.name, owners, is_for_rows=is_for_rows)
     cause = Cause("Random", "is drawn for one tower", node.origin, is_known=False)
     status = Status(Kind.JOINT if axis is None else Kind.ROWS, axis, cause)
     return terms.atom(

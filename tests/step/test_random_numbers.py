@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from support.steps import (
     Program,
@@ -351,3 +352,23 @@ def test_other_random_numbers(name: str) -> None:
 
     assert _state(one, one) is State.PROVED
     assert _state(one, other) is not State.PROVED
+
+
+def test_a_permutation_that_towers_divide() -> None:
+    """No tower has the random numbers of another one."""
+
+    def build(towers: int) -> Program:
+        program = Program()
+        x, y = program.placeholder("x", (8, WIDTH)), program.placeholder("y", (8,))
+        w = program.variable("w", (WIDTH,))
+        order = program.add("RandomShuffle", np.arange(8), seed=1, seed2=2)
+        rows = apply("GatherV2", x, order, 0)
+        parts = [split(each, towers) if towers > 1 else [each] for each in (rows, y)]
+        losses = [
+            mean(square(total(part * w.read(), 1) - label))
+            for part, label in zip(*parts, strict=True)
+        ]
+        program.train(w.descend(0.1, add_n(program.gradient(each, w) for each in losses) / towers))
+        return program
+
+    assert _state(build(2), build(1)) is not State.DIFFERS

@@ -300,6 +300,7 @@ COMPUTES: dict[str, Callable[..., Any]] = {
     "Tile": _elementwise(lambda x, times: np.tile(x, times)),
     "Fill": _elementwise(lambda shape, x: np.full(shape, x)),
     "Range": _elementwise(lambda start, limit, step: np.arange(start, limit, step)),
+    "RandomShuffle": _elementwise(np.flip),
     "Pack": lambda attributes, *operands: np.stack(operands, attributes["axis"]),
     "Unpack": _unpack,
     "ConcatV2": _elementwise(lambda *operands: np.concatenate(operands[:-1], int(operands[-1]))),
