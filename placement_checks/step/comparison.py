@@ -100,17 +100,27 @@ class StepEquality(NamedTuple):
     sources: Mapping[str, str] = {}
 
     def improved_by(self, other: StepEquality) -> StepEquality:
-        """These answers, with the proofs that other assumptions allow."""
-        proved = {
+        """These answers, with the better answers that other assumptions allow.
+
+        A proof is better than all others, and another setting alone better than an unknown value.
+        """
+        better = {
             name: answer
             for name, answer in other.variables.items()
-            if answer.state is State.PROVED and name in self.variables
+            if name in self.variables and _is_better(answer, self.variables[name])
         }
-        if all(self.variables[name].state is State.PROVED for name in proved):
+        if not better:
             return self
         return self._replace(
-            variables={**self.variables, **proved}, assumed=self.assumed | other.assumed
+            variables={**self.variables, **better}, assumed=self.assumed | other.assumed
         )
+
+
+def _is_better(answer: Equality, than: Equality) -> bool:
+    if answer.state is State.PROVED:
+        return than.state is not State.PROVED
+    is_unknown = than.state is State.UNKNOWN and not _has_other_setting(than)
+    return is_unknown and _has_other_setting(answer)
 
 
 CompareRuns = Callable[[Placement, Placement, Roots], StepEquality]
@@ -249,7 +259,10 @@ def _may_be_proved(found: StepEquality) -> bool:
     """Whether further assumptions may prove an answer."""
     differences = [each.difference for each in found.variables.values() if each.difference]
     others = (Obligation.UPDATE, Obligation.UPDATED)
-    return any(each.excuse and each.obligation not in others for each in differences)
+    return any(
+        each.excuse and (each.obligation not in others or each.excuse is Excuse.UNKNOWN)
+        for each in differences
+    )
 
 
 class Comparison:

@@ -36,6 +36,7 @@ from support.steps import (
 from placement_checks import Placement
 from placement_checks.core.missing import Missing
 from placement_checks.step.comparison import State, StepEquality, compare_steps
+from placement_checks.step.explanation import Excuse
 from placement_checks.step.terms import Assumption
 from placement_checks.step.weights import Weights
 
@@ -900,6 +901,18 @@ def test_statistics_of_own_rows(name: str) -> None:
     )
     assert (found.variables["w"].state is PROVED) is is_accepted
     assert not is_accepted or Assumption.OWN_STATISTICS in found.assumed
+
+
+def test_another_rate_with_statistics_of_own_rows() -> None:
+    """The gradients are compared with the accepted statistics, too."""
+    net = Net()
+    losses = [mean(relu(_standardized(x * net.w.read()))) for x, _ in net.parts()]
+    gradient = add_n(net.gradients(losses)) / 2.0
+    net.program.train(net.w.descend(2 * RATE, gradient))
+    one = one_gpu(lambda net: mean(relu(_standardized(net.x * net.w.read()))))
+    difference = compare(net.program, one).variables["w"].difference
+    assert difference is not None
+    assert difference.excuse is Excuse.SETTING
 
 
 # --- updates whose order is not fixed ---
