@@ -368,7 +368,9 @@ def test_a_permutation_that_towers_divide() -> None:
             mean(square(total(part * w.read(), 1) - label))
             for part, label in zip(*parts, strict=True)
         ]
-        program.train(w.descend(0.1, add_n(program.gradient(each, w) for each in losses) / towers))
+        program.train(
+            w.descend(0.1, add_n([program.gradient(each, w) for each in losses]) / towers)
+        )
         return program
 
     assert _state(build(2), build(1)) is not State.DIFFERS
