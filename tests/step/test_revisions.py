@@ -503,7 +503,7 @@ def _check_claims(recipe: Recipe, new: Program, old: Program, text: str) -> None
     for seed, rows in enumerate(batches):
         try:
             runs.append(differences(new, old, found, rows, seed))
-        except ValueError:  # rows that a program cannot split
+        except (IndexError, ValueError):  # rows that a program cannot split or look up
             continue
     for name, answer in found.variables.items():
         values = [run[name] for run in runs]
