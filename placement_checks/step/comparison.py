@@ -288,7 +288,6 @@ class Comparison:
         self._reads_divisors = reads_divisors
         self._names = Names()
         self.copies: dict[str, Sequence[str]] = {}
-        self._means = frozenset[AtomId]()  # over rows of a tower, which normalize no rows
         self.explanation = self._match()
 
     def _match(self) -> Explanation:
@@ -697,27 +696,28 @@ class Comparison:
         ours: Mapping[str, Mapping[str, Form]],
         theirs: Mapping[str, Form],
     ) -> dict[str, Equality]:
-        """No proof where means over the rows of a tower do not normalize these rows."""
+        """No proof, and no other setting alone, where means of own rows normalize no rows."""
         if Assumption.OWN_STATISTICS not in self.terms.assumed:
             return answers
         forms = [*theirs.values(), *(form for each in ours.values() for form in each.values())]
-        self._means = unaccepted_means(self.terms, forms)
-        for name in answers:
-            cause = self._unaccepted_mean(theirs[name])
-            if cause is not None:
-                text = cause_in_words(cause)
-                difference = Difference(Obligation.ADDITIVE, text, cause.origin, Excuse.UNKNOWN)
-                answers |= without_proofs({name: answers[name]}, difference)
-        return answers
-
-    def _unaccepted_mean(self, *forms: Form) -> Cause | None:
-        """Why forms contain no accepted statistics; None if they do, or contain no means."""
-        if not any(self.terms.contains(form, self._means) for form in forms if self._means):
-            return None
-        (rows,) = self.terms[min(self._means)].operands
+        means = unaccepted_means(self.terms, forms)
+        if not means:
+            return answers
+        (rows,) = self.terms[min(means)].operands
         atom = self.terms.single(rows)
         text = "of one tower normalizes no rows, so that it is not the mean of all rows"
-        return Cause("MeanOf", text, None if atom is None else atom.origin)
+        cause = Cause("MeanOf", text, None if atom is None else atom.origin)
+        difference = Difference(
+            Obligation.ADDITIVE, cause_in_words(cause), cause.origin, Excuse.UNKNOWN
+        )
+        unknown = Equality(State.UNKNOWN, difference)
+        return {
+            name: unknown
+            if (answer.state is State.PROVED or _has_other_setting(answer))
+            and self.terms.contains(theirs[name], means)
+            else answer
+            for name, answer in answers.items()
+        }
 
     def _with_mistakes(self, answers: dict[str, Equality]) -> dict[str, Equality]:
         """Mistakes in rows and random numbers: no variable is then proved."""

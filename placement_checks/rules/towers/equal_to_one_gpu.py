@@ -56,9 +56,9 @@ class EqualToOneGpu(Rule):
 
     If all values are equal, the rule is kept, and the note states what the proof takes for
     granted: each tower has equally many rows, for example, or batch statistics of a tower's rows
-    stand for those of all rows. If a value differs, and all ops on the way are understood, the
-    rule is broken. A finding states what is not equal, such as a part of the batch that does not
-    count. If only learning rates or other settings of the optimizer differ, this is a doubt,
+    replace the statistics of all rows. If a value differs, and all ops on the way are understood,
+    the rule is broken. A finding states what is not equal, such as a part of the batch that does
+    not count. If only learning rates or other settings of the optimizer differ, this is a doubt,
     because they may differ on purpose. So is a difference of other variables that the trained
     variables depend on in the next step, such as the centers of classes. It is also a doubt if
     each tower divides its loss by its own count, such as its number of tokens, because these
